@@ -1,0 +1,63 @@
+/**
+ * What the rest of dynact knows of a broker. Two implementations: `nats/` on JetStream and `memory-bus.ts` in one
+ * process; the same specs run against both. Everything above (outbox, mailboxes, registry, post) is written on this
+ * interface alone, so the simulator can put a lossy network underneath.
+ */
+
+/** Ends what it came from; calling it twice is harmless. */
+export type Stop = () => void;
+
+export type BusState =
+  /** Connected and JetStream answers. */
+  | 'up'
+  /** The broker is away: commands wait in the outbox, frames are lost, deadlines pause. */
+  | 'down'
+  /** `close` was called, or the credentials were refused for good. */
+  | 'closed';
+
+/** A stored message. `seq` is the stream's, not the sender's. */
+export interface Stored {
+  readonly subject: string;
+  readonly seq: number;
+  readonly data: Uint8Array;
+}
+
+export interface KvEntry {
+  readonly key: string;
+  /** Undefined when the key was deleted or its lease ran out. */
+  readonly value: Uint8Array | undefined;
+  readonly revision: number;
+}
+
+export interface Bus {
+  readonly state: BusState;
+  onState(listener: (state: BusState) => void): Stop;
+
+  /** Core publish: at most once, no answer. Dropped and counted while the broker is down or the buffer is full. */
+  send(subject: string, data: Uint8Array): void;
+  /** Core subscription. The handler is synchronous and guarded: a throw is reported, never reaches the reader. */
+  subscribe(subject: string, handler: (data: Uint8Array, subject: string) => void): Stop;
+
+  /** Core request. Rejects with NET_TIMEOUT or NET_NO_RESPONDER. */
+  request(subject: string, data: Uint8Array, timeoutMs: number): Promise<Uint8Array>;
+  serve(subject: string, handler: (data: Uint8Array, subject: string) => Uint8Array | Promise<Uint8Array>): Stop;
+
+  /** JetStream publish: resolves once stored. The same `msgId` within the duplicate window is stored once. */
+  store(subject: string, data: Uint8Array, msgId: string, timeoutMs: number): Promise<number>;
+  /**
+   * Ordered read of one subject filter of a stream, from `from` on, without acks; survives broker restarts without a gap or a
+   * repeat as long as the stream itself does. The handler is synchronous and guarded.
+   */
+  follow(stream: string, filter: string, from: 'start' | 'new', handler: (message: Stored) => void): Promise<Stop>;
+
+  /** REGISTRY bucket. `put` renews the lease of the bucket's ttl. */
+  put(key: string, value: Uint8Array): Promise<number>;
+  remove(key: string): Promise<void>;
+  /** First every live entry under the prefix, then `ready`, then changes, expiry included. */
+  watch(prefix: string, handler: (entry: KvEntry) => void): Promise<{ stop: Stop; ready: Promise<void> }>;
+
+  /** Resolves when all that was sent before has reached the broker. */
+  flush(): Promise<void>;
+  /** Unsubscribes, flushes, closes. Idempotent. */
+  close(): Promise<void>;
+}

@@ -1,0 +1,225 @@
+/**
+ * Every message that crosses a process, as a schema. The static types are derived from the schemas, so what the
+ * compiler believes is what `envelope.ts` checks at the door. Design 4.1 names the five classes; the table `carriers`
+ * at the end says which class each type belongs to.
+ */
+import Type, { type Static, type TUnsafe } from 'typebox';
+
+/** Token ids, in order. CBOR carries it as RFC 8746 tag 70 (uint32, little endian). */
+const Tokens = Type.Refine(
+  Type.Any(),
+  (value) => value instanceof Uint32Array,
+  () => 'must be a Uint32Array',
+) as unknown as TUnsafe<Uint32Array>;
+/** A 64-bit number as 16 lower-case hex digits: JavaScript numbers lose its low bits. */
+const Hex64 = Type.String({ pattern: '^[0-9a-f]{16}$' });
+const Count = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER });
+const Incarnation = Type.String({ pattern: '^[A-Za-z0-9_-]{1,64}$' });
+
+/** How a token is drawn. Every field is set: the gateway resolves the defaults, workers know none. */
+export const Sampling = Type.Object({
+  temperature: Type.Number({ minimum: 0, maximum: 2 }),
+  topK: Type.Integer({ minimum: 0, description: '0 = off' }),
+  topP: Type.Number({ exclusiveMinimum: 0, maximum: 1 }),
+  minP: Type.Number({ minimum: 0, maximum: 1 }),
+  frequencyPenalty: Type.Number({ minimum: -2, maximum: 2 }),
+  presencePenalty: Type.Number({ minimum: -2, maximum: 2 }),
+  repetitionPenalty: Type.Number({ exclusiveMinimum: 0, maximum: 2, description: '1 = off' }),
+  /** Token id to additive bias. */
+  logitBias: Type.Array(Type.Tuple([Count, Type.Number({ minimum: -100, maximum: 100 })]), { maxItems: 1024 }),
+  /** The draw is a function of (seed, position, choice): design 6.3. 53 bits, so that JSON carries it. */
+  seed: Count,
+});
+export type Sampling = Static<typeof Sampling>;
+
+/** One completion of a request. `generated` is what the client already has: non-empty only after a migration. */
+export const Choice = Type.Object({ index: Type.Integer({ minimum: 0, maximum: 127 }), generated: Tokens });
+export type Choice = Static<typeof Choice>;
+
+/** All that a worker must know to serve one request; the same bytes go to P and D, and again to the next attempt. */
+export const Work = Type.Object({
+  model: Type.String({ minLength: 1, maxLength: 256 }),
+  prompt: Tokens,
+  choices: Type.Array(Choice, { minItems: 1, maxItems: 128 }),
+  sampling: Sampling,
+  /** Most tokens a choice may hold in all, `generated` included; ≥ 1. */
+  maxTokens: Type.Integer({ minimum: 1 }),
+  minTokens: Count,
+  ignoreEos: Type.Boolean(),
+  /** 0 = none; else the number of alternatives, and every token carries its log probability. -1 = only the token's own. */
+  logprobs: Type.Integer({ minimum: -1, maximum: 20 }),
+  /** Folded into block hashes: requests with different salts never share KV. */
+  cacheSalt: Type.String({ maxLength: 256 }),
+});
+export type Work = Static<typeof Work>;
+
+/** Where answers go. `num` is never reused within a gateway incarnation, so nothing late can reach a stranger. */
+export const ReplyTo = Type.Object({ gateway: Incarnation, num: Count });
+export type ReplyTo = Static<typeof ReplyTo>;
+
+/** A shared-memory pool as its owner advertises it; a peer maps it read-only (design 6.5). */
+export const PoolRef = Type.Object({
+  backend: Type.Literal('shm'),
+  owner: Incarnation,
+  /** Counts the pools of one incarnation: a descriptor of an older pool is refused. */
+  epoch: Count,
+  pid: Count,
+  fd: Count,
+  bytes: Count,
+});
+export type PoolRef = Static<typeof PoolRef>;
+
+/** One block of KV inside a pool: `tokens` positions from `index · blockTokens` on. Only the last may be short. */
+export const BlockRef = Type.Object({
+  index: Count,
+  tokens: Type.Integer({ minimum: 1 }),
+  offset: Count,
+  bytes: Type.Integer({ minimum: 1 }),
+  /** XXH3-64 over the block's bytes, seeded with its sequence hash, so that a foreign block of equal bytes fails too. */
+  checksum: Hex64,
+  /** Chained block hash of the tokens up to and including this block (Dynamo's identity, design 6.4). */
+  hash: Hex64,
+});
+export type BlockRef = Static<typeof BlockRef>;
+
+/** Hand-off descriptor: everything D must check before it serves from P's KV (promise P3). */
+export const Handoff = Type.Object({
+  pool: PoolRef,
+  fingerprint: Type.String({ minLength: 1, maxLength: 128 }),
+  kvType: Type.String({ maxLength: 32 }),
+  layout: Type.String({ maxLength: 64 }),
+  blockTokens: Type.Integer({ minimum: 1 }),
+  promptTokens: Type.Integer({ minimum: 1 }),
+  /** First block listed: D said at Reserve that it has the ones before. */
+  firstBlock: Count,
+  blocks: Type.Array(BlockRef, { maxItems: 65536 }),
+  /** P frees the blocks after this long, asked or not. */
+  leaseMs: Type.Integer({ minimum: 1 }),
+});
+export type Handoff = Static<typeof Handoff>;
+
+export const Leg = Type.Union([Type.Literal('prefill'), Type.Literal('decode')]);
+export type Leg = Static<typeof Leg>;
+
+/** Message bodies by type. */
+export const bodies = {
+  // commands: JetStream MAIL
+  /** gateway → D: hold slots and KV for a hand-off from `prefill`. Answered Accepted or Refused. */
+  Reserve: Type.Object({ work: Work, reply: ReplyTo, prefill: Incarnation }),
+  /** gateway → P: compute the prompt, sample the first token of each fresh choice, offer KV to `decode`. */
+  Prefill: Type.Object({ work: Work, reply: ReplyTo, decode: Incarnation, haveBlocks: Count }),
+  /** gateway → D: prefill and decode here (no prefill worker, or not worth one). */
+  Generate: Type.Object({ work: Work, reply: ReplyTo }),
+  /** P → D: the prompt is computed; `first` has the token P sampled for each fresh choice. */
+  PrefillDone: Type.Object({
+    reply: ReplyTo,
+    handoff: Handoff,
+    first: Type.Array(Type.Object({ choice: Count, token: Count, finished: Type.Boolean() }), { maxItems: 128 }),
+    cachedTokens: Count,
+  }),
+  /** gateway → P and D: stop now. Leaves a tombstone, for it may overtake what it cancels. */
+  Cancel: Type.Object({ reply: ReplyTo, reason: Type.String({ maxLength: 200 }) }),
+
+  // frames to a gateway: core publish on out.<gateway incarnation>
+  Accepted: Type.Object({ num: Count, leg: Leg, worker: Incarnation, haveBlocks: Count }),
+  Refused: Type.Object({
+    num: Count,
+    leg: Leg,
+    worker: Incarnation,
+    code: Type.String(),
+    message: Type.String({ maxLength: 2000 }),
+  }),
+  /** The leg broke after it was accepted. */
+  Failed: Type.Object({
+    num: Count,
+    leg: Leg,
+    worker: Incarnation,
+    code: Type.String(),
+    message: Type.String({ maxLength: 2000 }),
+  }),
+  /** P is computing or D is importing: renews the first-token deadline. */
+  Progress: Type.Object({ num: Count, leg: Leg, worker: Incarnation, done: Count, total: Count }),
+
+  // frames to a worker: core publish on ack.<component>.<incarnation>
+  /** P → D: these blocks are ready to be pulled while later ones are computed. Lost offers are repaired by PrefillDone. */
+  KvOffer: Type.Object({ reply: ReplyTo, pool: PoolRef, blocks: Type.Array(BlockRef, { maxItems: 4096 }) }),
+  /** D → P: the copy is verified (or given up): free the blocks. */
+  KvRelease: Type.Object({ reply: ReplyTo }),
+  /** gateway → worker: the request has ended; drop what is kept for Resync. */
+  Ended: Type.Object({ reply: ReplyTo }),
+
+  // telemetry: core publish on load.<component>.<incarnation>, every 250 ms
+  Load: Type.Object({
+    incarnation: Incarnation,
+    slots: Count,
+    busySlots: Count,
+    waiting: Count,
+    kvBlocks: Count,
+    usedKvBlocks: Count,
+    cachedBlocks: Count,
+    /** Engine steps so far: stands still while work is queued = a wedged engine (design 8.1). */
+    steps: Count,
+    rssBytes: Count,
+  }),
+  /** Node supervisor or worker → everybody, on down.<component>.<incarnation>: this incarnation will never speak again. */
+  Down: Type.Object({ incarnation: Incarnation, reason: Type.String({ maxLength: 500 }) }),
+
+  // queries: core request on query.<component>.<incarnation>.<actor>
+  /** gateway → worker: repeat the tokens of every choice from `positions[choice]` on. */
+  Resync: Type.Object({ reply: ReplyTo, positions: Type.Array(Type.Tuple([Count, Count]), { maxItems: 128 }) }),
+  Resynced: Type.Object({
+    known: Type.Boolean(),
+    items: Type.Array(Type.Object({ choice: Count, position: Count, tokens: Tokens, finish: Count }), {
+      maxItems: 128,
+    }),
+  }),
+} as const;
+
+export type MessageType = keyof typeof bodies;
+export type Body<T extends MessageType> = Static<(typeof bodies)[T]>;
+
+export type Carrier = 'command' | 'frame' | 'telemetry' | 'query';
+/** Which of the classes of design 4.1 carries each type. */
+export const carriers: Readonly<Record<MessageType, Carrier>> = {
+  Reserve: 'command',
+  Prefill: 'command',
+  Generate: 'command',
+  PrefillDone: 'command',
+  Cancel: 'command',
+  Accepted: 'frame',
+  Refused: 'frame',
+  Failed: 'frame',
+  Progress: 'frame',
+  KvOffer: 'frame',
+  KvRelease: 'frame',
+  Ended: 'frame',
+  Load: 'telemetry',
+  Down: 'telemetry',
+  Resync: 'query',
+  Resynced: 'query',
+};
+
+/** How a choice ended, as step frames carry it. 0 = it goes on. */
+export const finishCodes = { none: 0, stop: 1, length: 2, cancelled: 3, error: 4 } as const;
+export type FinishCode = (typeof finishCodes)[keyof typeof finishCodes];
+
+/** An instance's entry in the REGISTRY bucket: JSON, for people read it. */
+export const InstanceInfo = Type.Object({
+  component: Type.Union([Type.Literal('gateway'), Type.Literal('prefill'), Type.Literal('decode')]),
+  /** Stable over restarts, e.g. `decode-0`. */
+  instance: Type.String(),
+  incarnation: Incarnation,
+  node: Type.String(),
+  host: Type.String(),
+  pid: Count,
+  draining: Type.Boolean(),
+  /** Absent for gateways. */
+  model: Type.Optional(Type.String()),
+  engine: Type.Optional(Type.String()),
+  fingerprint: Type.Optional(Type.String()),
+  slots: Type.Optional(Count),
+  kvBlocks: Type.Optional(Count),
+  blockTokens: Type.Optional(Count),
+  contextTokens: Type.Optional(Count),
+});
+export type InstanceInfo = Static<typeof InstanceInfo>;
