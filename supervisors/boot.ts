@@ -1,0 +1,67 @@
+/**
+ * What a child process is told over IPC when it starts, and what it gives back. Credentials travel here and nowhere else:
+ * not in arguments, not in the environment, both of which other processes of the host can read.
+ */
+import type { Server } from 'node:net';
+import type { ExitReason } from '../actors/index.js';
+import type { ResolvedConfig } from './config-schema.js';
+
+/** The weights a worker loads. For the mock engine `path` is '' and `sourceHash` is 'mock'. */
+export interface ModelFile {
+  /** Model id as clients name it. */
+  readonly id: string;
+  /** Absolute path of the file the engine runs. */
+  readonly path: string;
+  /** SHA-256 of the canonical source file, lower-case hex. */
+  readonly sourceHash: string;
+  /** Weight format of `path`, e.g. `q4_0-pure`, or `source` when it runs unconverted. */
+  readonly format: string;
+}
+
+export interface NatsLogin {
+  readonly url: string;
+  readonly user: string;
+  readonly pass: string;
+}
+
+interface Boot {
+  /** Stable over restarts, e.g. `decode-0`. */
+  readonly instance: string;
+  /** New with every start; also the process's address on the bus. */
+  readonly incarnation: string;
+  /** Name of the node this process belongs to. */
+  readonly node: string;
+  readonly namespace: string;
+  readonly nats: NatsLogin;
+  readonly config: ResolvedConfig;
+  readonly model: ModelFile;
+}
+
+export interface WorkerBoot extends Boot {
+  readonly role: 'prefill' | 'decode';
+  /** Compute threads of this worker, resolved. */
+  readonly threads: number;
+}
+
+export interface GatewayBoot extends Boot {
+  readonly role: 'gateway';
+  /** `http://host:port` as it is reachable; the port is the real one even if 0 was asked for. */
+  readonly url: string;
+  /**
+   * The node's listening socket. It listens already and accepts nothing by itself: hand it to the HTTP server with
+   * `server.on('connection', socket => http.emit('connection', socket))`, or `http.listen(listener)`.
+   */
+  readonly listener: Server;
+}
+
+/** A role's tree in its process, as `startWorker` and `startGateway` return it. */
+export interface RunningTree {
+  /** Unready, leave the registry, finish what is in flight within `deadlineMs`, stop. Resolves when all has ended. */
+  drain(deadlineMs: number): Promise<void>;
+  /** Ends now, without waiting for anything. */
+  kill(): void;
+  /** Resolves when the tree has ended, whoever ended it. */
+  readonly exit: Promise<ExitReason>;
+  /** For `dynact status`, e.g. { inFlight: 3, mailDepth: 0 }. Called every second; must be cheap. */
+  facts(): Record<string, number | string>;
+}

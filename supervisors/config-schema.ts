@@ -1,0 +1,280 @@
+/**
+ * Every setting, once: its type, unit, default and the reason for the default. File keys, environment names, flags, help
+ * texts and the static type all derive from here. The environment name of `http.port` is DYNACT_HTTP_PORT.
+ */
+import Type, { type Static, type TSchema } from 'typebox';
+
+/** What a leaf says beside its JSON Schema. */
+export interface Leaf {
+  readonly description: string;
+  readonly default: unknown;
+  /** Long flag of `dynact up`, e.g. `--port`. */
+  readonly flag?: string;
+  /** Names that Dynamo's users know; the value means the same, in a unit `times` larger than ours. */
+  readonly alias?: readonly { readonly name: string; readonly times?: number }[];
+  /** Printed as `***`. */
+  readonly secret?: boolean;
+}
+
+const count = (min: number, max: number, leaf: Leaf & { default: number }) =>
+  Type.Integer({ minimum: min, maximum: max, ...leaf });
+const text = (leaf: Leaf & { default: string }, pattern?: string) =>
+  Type.String({ maxLength: 4096, ...(pattern === undefined ? {} : { pattern }), ...leaf });
+const flagged = (leaf: Leaf & { default: boolean }) => Type.Boolean({ ...leaf });
+const oneOf = <const T extends string>(values: readonly T[], leaf: Leaf & { default: T }) =>
+  Type.Enum([...values] as [T, ...T[]], { ...leaf });
+const group = <T extends Record<string, TSchema>>(properties: T) =>
+  Type.Object(properties, { additionalProperties: false });
+
+const KiB = 1024;
+const MiB = 1024 * KiB;
+const hour = 3_600_000;
+
+export const ConfigSchema = group({
+  topology: group({
+    prefill: count(0, 256, {
+      default: 1,
+      flag: '--prefill',
+      description: 'prefill workers; 0 = decode workers prefill for themselves',
+    }),
+    decode: count(0, 256, { default: 1, flag: '--decode', description: 'decode workers' }),
+    gateway: count(0, 64, { default: 1, flag: '--gateway', description: 'gateway processes, sharing one port' }),
+  }),
+  http: group({
+    host: text({
+      default: '127.0.0.1',
+      flag: '--host',
+      alias: [{ name: 'DYN_HTTP_HOST' }],
+      description: 'address to listen on; loopback by default, because the API asks for no key',
+    }),
+    port: count(0, 65_535, {
+      default: 8000,
+      flag: '--port',
+      alias: [{ name: 'DYN_HTTP_PORT' }],
+      description: 'port to listen on; 0 = any free one',
+    }),
+    bodyBytes: count(KiB, 1024 * MiB, {
+      default: 8 * MiB,
+      alias: [{ name: 'DYN_HTTP_BODY_LIMIT_MB', times: MiB }],
+      description: 'largest request body; 8 MiB holds a prompt of a million tokens',
+    }),
+    keepAliveMs: count(0, hour, {
+      default: 15_000,
+      alias: [{ name: 'DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS' }],
+      description:
+        'a comment on a silent event stream this often, below the 30 s at which many proxies give up; 0 = never',
+    }),
+    allowedOrigins: text({
+      default: '',
+      description: 'comma-separated origins of web pages that may call the API; none by default',
+    }),
+    allowedHosts: text({
+      default: '',
+      description: 'comma-separated Host names accepted beside the loopback ones and the listening address',
+    }),
+  }),
+  model: group({
+    id: text(
+      {
+        default: 'smollm2-135m-instruct',
+        flag: '--model',
+        description: 'model id, or the path of a GGUF file',
+      },
+      '^.+$',
+    ),
+    contextTokens: count(64, 1_048_576, {
+      default: 4096,
+      flag: '--context-tokens',
+      alias: [{ name: 'DYN_CONTEXT_WINDOW' }],
+      description: 'most tokens of one sequence, prompt and answer; never more than the model was trained for',
+    }),
+  }),
+  engine: group({
+    kind: oneOf(['llama', 'mock'], { default: 'llama', flag: '--engine', description: 'what computes the tokens' }),
+    gpu: oneOf(['cpu', 'cuda'], { default: 'cpu', flag: '--gpu', description: 'where the llama engine computes' }),
+    slots: count(1, 256, {
+      default: 16,
+      flag: '--slots',
+      description: 'sequences a decode worker runs at once; each holds KV for contextTokens',
+    }),
+    prefillSlots: count(1, 256, {
+      default: 4,
+      description: 'prompts a prefill worker holds at once; it computes one after the other, so a few keep it busy',
+    }),
+    threads: count(0, 256, {
+      default: 0,
+      flag: '--threads',
+      description: 'compute threads per worker; 0 = the cores divided by the workers, at least 1',
+    }),
+    prefillChunkTokens: count(64, 65_536, {
+      default: 256,
+      description: 'prompt tokens per engine step, a multiple of 64; smaller = other requests wait less',
+    }),
+    kvCacheBytes: count(0, 1024 * 1024 * MiB, {
+      default: 256 * MiB,
+      flag: '--kv-cache-bytes',
+      description: 'host memory for KV of finished prompts, per worker; 0 = no prefix cache',
+    }),
+    poolBytes: count(MiB, 1024 * 1024 * MiB, {
+      default: 512 * MiB,
+      description: 'shared memory a prefill worker offers KV in; pages are taken on first use',
+    }),
+    exactness: oneOf(['strict', 'fast'], {
+      default: 'strict',
+      description: 'strict = only KV computed by prefill is cached, so equal requests get equal answers; fast = all',
+    }),
+  }),
+  mock: group({
+    speedup: Type.Number({
+      minimum: 0,
+      maximum: 1e6,
+      default: 1,
+      flag: '--speedup',
+      description: 'divides the mock engine’s times; 0 = as fast as possible',
+    }),
+    stepMs: Type.Number({
+      minimum: 0,
+      maximum: 60_000,
+      default: 0,
+      description: 'fixed time of a decode step; 0 = the timing formula',
+    }),
+    blocks: count(1, 10_000_000, { default: 16_384, description: 'KV blocks of the mock engine (Dynamo’s default)' }),
+  }),
+  routing: group({
+    mode: oneOf(['round-robin', 'least-loaded'], {
+      default: 'least-loaded',
+      flag: '--routing',
+      alias: [{ name: 'DYN_ROUTER_MODE' }],
+      description: 'how the router picks among the workers that could serve a request',
+    }),
+    queueLength: count(0, 1_000_000, {
+      default: 1024,
+      description: 'requests that may wait for a worker, per gateway; one more is told 529',
+    }),
+    inhibitMs: count(0, hour, {
+      default: 5000,
+      alias: [{ name: 'DYN_RUNTIME_INHIBITED_DURATION_SECS', times: 1000 }],
+      description: 'a worker that failed is left out this long, longer each time',
+    }),
+  }),
+  deadlines: group({
+    acceptMs: count(1, hour, { default: 2000, description: 'a worker says Accepted or refuses; it only takes a look' }),
+    queueMs: count(1, hour, { default: 60_000, description: 'waiting for a worker' }),
+    firstTokenMs: count(1, hour, {
+      default: 60_000,
+      description: 'from dispatch to the first token; progress renews it',
+    }),
+    betweenTokensMs: count(1, hour, { default: 15_000, description: 'between two tokens of one answer' }),
+    totalMs: count(1, 24 * hour, { default: 600_000, description: 'whole request, as the client sees it' }),
+    brokerOutageMs: count(0, hour, {
+      default: 90_000,
+      description: 'deadlines pause this long while the broker is away: a restart with a large store takes a minute',
+    }),
+  }),
+  nats: group({
+    url: text(
+      {
+        default: '',
+        flag: '--nats',
+        alias: [{ name: 'NATS_SERVER' }],
+        description: 'broker to use, e.g. nats://10.0.0.5:4222; empty = dynact runs its own',
+      },
+      '^$|^(nats|tls)://[^/\\s]+$',
+    ),
+    user: text({ default: '', description: 'user name at an external broker' }),
+    password: text({ default: '', secret: true, description: 'password at an external broker' }),
+    replicas: count(1, 5, { default: 1, description: 'copies of each stream; 3 on a cluster' }),
+    silentMs: count(250, 60_000, {
+      default: 2000,
+      description: 'the embedded server is restarted after this long without an answer',
+    }),
+  }),
+  tape: group({
+    level: oneOf(['off', 'metadata', 'full'], {
+      default: 'metadata',
+      flag: '--tape',
+      description: 'what is kept on disk for replay: nothing, all but prompts and tokens, or all',
+    }),
+  }),
+  node: group({
+    name: text({ default: '', description: 'name of this node; empty = the host’s name' }, '^[A-Za-z0-9_-]{0,32}$'),
+    stateDir: text(
+      { default: './.dynact', flag: '--state-dir', description: 'folder of this node: lock, store, socket' },
+      '^.+$',
+    ),
+    namespace: text(
+      {
+        default: 'dynact',
+        flag: '--namespace',
+        alias: [{ name: 'DYN_NAMESPACE' }],
+        description: 'separates deployments that share a broker',
+      },
+      '^[a-z0-9][a-z0-9-]{0,31}$',
+    ),
+    startMs: count(1000, hour, {
+      default: 60_000,
+      description: 'a process that is not ready after this long is ended',
+    }),
+    drainMs: count(0, hour, {
+      default: 10_000,
+      flag: '--drain-ms',
+      alias: [{ name: 'DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS', times: 1000 }],
+      description: 'requests in flight may finish this long after a stop was asked for',
+    }),
+    pinCpus: flagged({ default: false, description: 'pin each worker to cores of its own (needs taskset)' }),
+  }),
+  restart: group({
+    intensity: count(0, 1000, { default: 10, description: 'restarts within periodMs before the node gives up' }),
+    periodMs: count(1000, hour, { default: 60_000, description: 'window of intensity' }),
+    backoffMinMs: count(1, hour, {
+      default: 100,
+      description: 'wait before the first restart; doubles each time. Short: one crash must not cost a request',
+    }),
+    backoffMaxMs: count(1, hour, {
+      default: 10_000,
+      description:
+        'longest wait; with intensity 10 per minute a crash loop stays visible for minutes before the node ends',
+    }),
+  }),
+  log: group({
+    level: oneOf(['debug', 'info', 'warn', 'error', 'silent'], {
+      default: 'info',
+      flag: '--log-level',
+      description: 'least severe line that is written',
+    }),
+    format: oneOf(['auto', 'json', 'text'], {
+      default: 'auto',
+      flag: '--log-format',
+      description: 'auto = text on a terminal, else one JSON object per line',
+    }),
+  }),
+  telemetry: group({
+    otlpUrl: text({
+      default: '',
+      alias: [{ name: 'OTEL_EXPORTER_OTLP_ENDPOINT' }],
+      description: 'OTLP/HTTP collector for traces; empty = no traces',
+    }),
+  }),
+});
+
+type Frozen<T> = { readonly [K in keyof T]: T[K] extends object ? Frozen<T[K]> : T[K] };
+/** Every value set; units are in the names. */
+export type ResolvedConfig = Frozen<Static<typeof ConfigSchema>>;
+
+/** A setting as `group.key`, its schema and its names. */
+export interface Setting {
+  readonly key: string;
+  readonly env: string;
+  readonly schema: TSchema & Leaf;
+}
+
+const screaming = (name: string): string => name.replace(/[A-Z]/g, (letter) => `_${letter}`).toUpperCase();
+
+/** All settings, in the order of the schema. */
+export const settings: readonly Setting[] = Object.entries(ConfigSchema.properties).flatMap(([name, members]) =>
+  Object.entries(members.properties as Record<string, TSchema & Leaf>).map(([key, schema]) => ({
+    key: `${name}.${key}`,
+    env: `DYNACT_${screaming(name)}_${screaming(key)}`,
+    schema,
+  })),
+);
