@@ -272,7 +272,7 @@ const screaming = (name: string): string => name.replace(/[A-Z]/g, (letter) => `
 
 /** All settings, in the order of the schema. */
 export const settings: readonly Setting[] = Object.entries(ConfigSchema.properties).flatMap(([name, members]) =>
-  Object.entries(members.properties as Record<string, TSchema & Leaf>).map(([key, schema]) => ({
+  Object.entries(members.properties as unknown as Record<string, TSchema & Leaf>).map(([key, schema]) => ({
     key: `${name}.${key}`,
     env: `DYNACT_${screaming(name)}_${screaming(key)}`,
     schema,

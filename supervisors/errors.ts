@@ -1,0 +1,99 @@
+/** Errors of this folder. Matched by code, never by text. */
+interface Kind {
+  readonly message: string;
+  /** The same call may succeed later without anybody changing anything. */
+  readonly retryable: boolean;
+  readonly meaning: string;
+}
+
+export const supervisorErrors = {
+  SUP_CONFIG_FILE: {
+    message: 'configuration file {0}: {1}',
+    retryable: false,
+    meaning: 'missing, unreadable or not JSON/YAML',
+  },
+  SUP_CONFIG_KEY: { message: 'unknown setting {0} ({1}); did you mean {2}?', retryable: false, meaning: 'no such key' },
+  SUP_CONFIG_VALUE: { message: '{0} = {1} ({2}): {3}', retryable: false, meaning: 'value outside its type or range' },
+  SUP_CONFIG_PAIR: { message: '{0}', retryable: false, meaning: 'two settings contradict each other' },
+  SUP_PORT_IN_USE: {
+    message:
+      'port {0} on {1} is in use by another program; choose one with --port or DYNACT_HTTP_PORT (0 = any free port)',
+    retryable: true,
+    meaning: 'EADDRINUSE on the HTTP port',
+  },
+  SUP_LISTEN: {
+    message: 'cannot listen on {0}:{1}: {2}',
+    retryable: false,
+    meaning: 'the HTTP address cannot be bound',
+  },
+  SUP_NODE_RUNNING: {
+    message:
+      'a node (pid {0}) is already running in {1}; stop it with `dynact stop`, or choose another folder with --state-dir',
+    retryable: true,
+    meaning: 'the state folder’s lock is held by a living node',
+  },
+  SUP_NO_NODE: {
+    message: 'no node is running in {0}; start one with `npm start`, or name its folder with --state-dir',
+    retryable: true,
+    meaning: 'nobody answers on the control socket',
+  },
+  SUP_STATE_DIR: {
+    message: 'state folder {0}: {1}',
+    retryable: false,
+    meaning: 'cannot be created, or is open to other users',
+  },
+  SUP_LEFTOVER: {
+    message: 'process {0} of an earlier run in {1} does not end; end it by hand',
+    retryable: true,
+    meaning: 'a child of a killed node survived SIGKILL',
+  },
+  SUP_START_TIMEOUT: {
+    message: '{0} was not ready after {1} ms',
+    retryable: true,
+    meaning: 'a child did not report ready in time',
+  },
+  SUP_START_FAILED: {
+    message: '{0} could not start: {1}',
+    retryable: true,
+    meaning: 'a child ended, or reported an error, before it was ready',
+  },
+  SUP_CHILD_EXIT: {
+    message: '{0} ended: {1}',
+    retryable: true,
+    meaning: 'a child process ended without having been asked to',
+  },
+  SUP_NODE_GAVE_UP: {
+    message: 'the node gave up: {0}',
+    retryable: false,
+    meaning: 'more restarts than restart.intensity allows within restart.periodMs',
+  },
+} as const satisfies Record<string, Kind>;
+
+export type SupervisorErrorCode = keyof typeof supervisorErrors;
+
+export class SupervisorError extends Error {
+  override readonly name = 'SupervisorError';
+  readonly code: SupervisorErrorCode;
+  readonly retryable: boolean;
+
+  constructor(code: SupervisorErrorCode, values: readonly unknown[], cause?: unknown) {
+    const kind: Kind = supervisorErrors[code];
+    super(
+      kind.message.replace(/\{(\d)\}/g, (_, index: string) => String(values[Number(index)])),
+      cause === undefined ? undefined : { cause },
+    );
+    this.code = code;
+    this.retryable = kind.retryable;
+  }
+}
+
+export function isSupervisorError(error: unknown, code?: SupervisorErrorCode): error is SupervisorError {
+  return error instanceof SupervisorError && (code === undefined || error.code === code);
+}
+
+/** One line for people: the message, and what caused it. */
+export function describe(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  const cause = error.cause instanceof Error ? `: ${error.cause.message}` : '';
+  return `${error.message}${cause}`;
+}
