@@ -2,7 +2,6 @@
  * What a child process is told over IPC when it starts, and what it gives back. Credentials travel here and nowhere else:
  * not in arguments, not in the environment, both of which other processes of the host can read.
  */
-import type { Server } from 'node:net';
 import type { ExitReason } from '../actors/index.js';
 import type { ResolvedConfig } from './config-schema.js';
 
@@ -24,6 +23,12 @@ export interface NatsLogin {
   readonly pass: string;
 }
 
+/** A bound socket that nobody accepts on until an HTTP server listens on it. */
+export interface ListenHandle {
+  readonly fd: number;
+  close(): void;
+}
+
 interface Boot {
   /** Stable over restarts, e.g. `decode-0`. */
   readonly instance: string;
@@ -39,19 +44,14 @@ interface Boot {
 
 export interface WorkerBoot extends Boot {
   readonly role: 'prefill' | 'decode';
-  /** Compute threads of this worker, resolved. */
-  readonly threads: number;
 }
 
 export interface GatewayBoot extends Boot {
   readonly role: 'gateway';
   /** `http://host:port` as it is reachable; the port is the real one even if 0 was asked for. */
   readonly url: string;
-  /**
-   * The node's listening socket. It listens already and accepts nothing by itself: hand it to the HTTP server with
-   * `server.on('connection', socket => http.emit('connection', socket))`, or `http.listen(listener)`.
-   */
-  readonly listener: Server;
+  /** The node's socket, shared by all gateways: `http.listen(listener)`. Closing it here leaves the others' copies open. */
+  readonly listener: ListenHandle;
 }
 
 /** A role's tree in its process, as `startWorker` and `startGateway` return it. */

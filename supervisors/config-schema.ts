@@ -215,6 +215,10 @@ export const ConfigSchema = group({
       default: 60_000,
       description: 'a process that is not ready after this long is ended',
     }),
+    silentMs: count(1000, hour, {
+      default: 5000,
+      description: 'a process that says nothing for this long is killed; far above the longest garbage collection',
+    }),
     drainMs: count(0, hour, {
       default: 10_000,
       flag: '--drain-ms',
