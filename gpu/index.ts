@@ -12,4 +12,7 @@ export type {
   ModelCard,
   Verdict,
 } from './engine.js';
+export { type EngineClock, systemClock } from './mock/timing.js';
+export { createMockEngine, type MockEngineOptions } from './mock-engine.js';
+export { openMockVocabulary } from './mock-vocabulary.js';
 export type { Vocabulary } from './vocabulary.js';

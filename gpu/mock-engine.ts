@@ -1,0 +1,721 @@
+/**
+ * An engine without weights, for specs and overhead benchmarks. It keeps the whole contract of engine.ts (slots, bounded
+ * waiting line, chunked prefill, KV accounting, prefix cache, hand-off with every check) and takes the time that Dynamo's
+ * mocker would take. What it says is a function of (prompt KV, seed, choice, position), so that texts can be compared
+ * across runs, workers and faults. It ends a choice at `maxTokens` only: `minTokens`, `ignoreEos` and all of `sampling` but the
+ * seed change nothing.
+ */
+import type { BlockRef, FinishCode, Handoff, PoolRef } from '../transport/index.js';
+import type {
+  Engine,
+  EngineError,
+  EngineErrorCode,
+  EngineLimits,
+  EngineRequest,
+  EngineSink,
+  EngineToken,
+  ModelCard,
+  Verdict,
+} from './engine.js';
+import { chain, choiceBase, digestKv, kvOf, logprobsAt, tokenAt } from './mock/content.js';
+import { type FirstToken, generatedTokens, type Job, type Run } from './mock/job.js';
+import { PrefixCache } from './mock/prefix-cache.js';
+import { decodeMs, type EngineClock, prefillMs, systemClock } from './mock/timing.js';
+import { openMemoryTransfer, type Transfer, type TransferOptions } from './mock/transfer.js';
+import { mockVocabularySize } from './mock-vocabulary.js';
+
+export interface MockEngineOptions {
+  /** Incarnation of the worker: owner of the export pool. */
+  readonly owner: string;
+  /** Counts the pools of this incarnation. @default 1 */
+  readonly poolEpoch?: number;
+  /** @default 'mock' */
+  readonly model?: string;
+  /** Time runs this many times faster than the model; 0 = no waiting at all. @default 1 */
+  readonly speedup?: number;
+  /** Every iteration takes this many milliseconds (divided by `speedup`) instead of what the formulas say. */
+  readonly stepMs?: number;
+  /** @default 256 */
+  readonly slots?: number;
+  /** @default 16384 */
+  readonly kvBlocks?: number;
+  /** Whole prompt blocks kept for later requests; 0 turns the prefix cache off. @default 4096 */
+  readonly cacheBlocks?: number;
+  /** @default 64 */
+  readonly blockTokens?: number;
+  /** @default 32768 */
+  readonly sequenceTokens?: number;
+  /** Requests that may wait for a slot; the next one is refused with GPU_FULL. @default 1024 */
+  readonly waiting?: number;
+  /** Prompt tokens computed in one iteration at most. @default 8192 */
+  readonly batchTokens?: number;
+  /** Blocks that may be exported at a time. @default 1024 */
+  readonly poolBlocks?: number;
+  /** Size of the KV of one token, a multiple of 4. @default 32 */
+  readonly kvBytesPerToken?: number;
+  /** Two engines hand over to each other only if these are equal. */
+  readonly fingerprint?: string;
+  /** @default the system's clock */
+  readonly clock?: EngineClock;
+  /** How KV leaves this engine: a pool in this process, or one opened by `openNativeTransfer`. @default memory */
+  readonly transfer?: 'memory' | ((options: TransferOptions, clock: EngineClock) => Transfer);
+}
+
+const finishNone = 0 satisfies FinishCode;
+const finishLength = 2 satisfies FinishCode;
+/** An iteration that is late by more than this starts the schedule afresh instead of hurrying after it. */
+const catchUpMs = 50;
+
+const refuse = (code: EngineErrorCode, message: string): { readonly ok: false } & EngineError => ({
+  ok: false,
+  code,
+  message,
+});
+
+/** Options that cannot work are a RangeError here and nowhere later. */
+export function createMockEngine(options: MockEngineOptions): Engine {
+  return new MockEngine(options);
+}
+
+function positive(name: string, value: number, least = 1): number {
+  if (!Number.isSafeInteger(value) || value < least)
+    throw new RangeError(`${name} must be an integer of at least ${least}`);
+  return value;
+}
+
+class MockEngine implements Engine {
+  readonly card: ModelCard;
+  readonly limits: EngineLimits;
+  readonly pool: PoolRef;
+  readonly #clock: EngineClock;
+  readonly #transfer: Transfer;
+  readonly #cache: PrefixCache;
+  readonly #words: number;
+  readonly #maxWaiting: number;
+  readonly #batchTokens: number;
+  readonly #poolBlocks: number;
+  readonly #speedup: number;
+  readonly #stepMs: number | undefined;
+
+  readonly #jobs = new Map<number, Job>();
+  #waiting: Job[] = [];
+  #prefilling: Job[] = [];
+  #ready: Job[] = [];
+  #running: Run[] = [];
+  #committed: number[] = [];
+  #failed: ({ readonly key: number } & EngineError)[] = [];
+  #freeSlots: number;
+  #freeKv: number;
+  #usedKv = 0;
+  #promised = 0;
+  #steps = 0;
+  #sink: EngineSink | undefined;
+  #stopped = false;
+  /** Undoes what is scheduled: the iteration under way, or the yield before it. */
+  #undo: (() => void) | undefined;
+  #undoLease: (() => void) | undefined;
+  /** When the iteration under way should end; -Infinity while idle, so that idle time is not made up for. */
+  #due = Number.NEGATIVE_INFINITY;
+
+  constructor(options: MockEngineOptions) {
+    const blockTokens = positive('blockTokens', options.blockTokens ?? 64);
+    const bytes = positive('kvBytesPerToken', options.kvBytesPerToken ?? 32, 4);
+    if (bytes % 4 !== 0) throw new RangeError('kvBytesPerToken must be a multiple of 4');
+    this.#speedup = options.speedup ?? 1;
+    if (!(this.#speedup >= 0)) throw new RangeError('speedup must be 0 or more');
+    if (options.stepMs !== undefined && !(options.stepMs >= 0)) throw new RangeError('stepMs must be 0 or more');
+    this.#stepMs = options.stepMs;
+    this.#words = bytes / 4;
+    this.#maxWaiting = positive('waiting', options.waiting ?? 1024, 0);
+    this.#batchTokens = positive('batchTokens', options.batchTokens ?? 8192);
+    this.#poolBlocks = positive('poolBlocks', options.poolBlocks ?? 1024);
+    this.limits = {
+      slots: positive('slots', options.slots ?? 256),
+      kvBlocks: positive('kvBlocks', options.kvBlocks ?? 16_384),
+      sequenceTokens: positive('sequenceTokens', options.sequenceTokens ?? 32_768),
+    };
+    this.#freeSlots = this.limits.slots;
+    this.#freeKv = this.limits.kvBlocks;
+    this.#cache = new PrefixCache(positive('cacheBlocks', options.cacheBlocks ?? 4096, 0));
+    this.#clock = options.clock ?? systemClock;
+    const model = options.model ?? 'mock';
+    this.card = {
+      id: model,
+      engine: 'mock',
+      path: '',
+      sourceHash: '',
+      format: 'mock',
+      fingerprint: options.fingerprint ?? `mock/1/${model}/${bytes}/${blockTokens}`,
+      contextTokens: this.limits.sequenceTokens,
+      vocabTokens: mockVocabularySize,
+      blockTokens,
+    };
+    const open =
+      options.transfer === undefined || options.transfer === 'memory' ? openMemoryTransfer : options.transfer;
+    const epoch = positive('poolEpoch', options.poolEpoch ?? 1, 0);
+    this.#transfer = open(
+      { owner: options.owner, epoch, slots: this.#poolBlocks, slotBytes: bytes * blockTokens },
+      this.#clock,
+    );
+    this.pool = this.#transfer.pool;
+  }
+
+  start(sink: EngineSink): void {
+    this.#sink = sink;
+    this.#schedule();
+  }
+
+  // ---- commands
+
+  generate(request: EngineRequest): Verdict {
+    const refusal = this.#check(request);
+    if (refusal !== undefined) return refusal;
+    if (this.#waiting.length >= this.#maxWaiting && !this.#fits(request.choices.length, this.#kvFor(request))) {
+      return refuse('GPU_FULL', `no slot is free and ${this.#waiting.length} requests wait`);
+    }
+    const job = this.#open(request, 'generate', 0, 0);
+    job.slots = request.choices.length;
+    job.kvBlocks = this.#kvFor(request);
+    return this.#enqueue(job);
+  }
+
+  prefill(request: EngineRequest, haveBlocks: number, leaseMs: number): Verdict {
+    const refusal = this.#check(request);
+    if (refusal !== undefined) return refusal;
+    const blocks = Math.ceil(request.prompt.length / this.card.blockTokens);
+    const exports = Math.max(0, blocks - haveBlocks);
+    if (exports > this.#poolBlocks) {
+      return refuse('GPU_POOL_FULL', `${exports} blocks to export, the pool has ${this.#poolBlocks}`);
+    }
+    if (this.#waiting.length >= this.#maxWaiting && !this.#fits(1, blocks, exports)) {
+      return refuse('GPU_FULL', `no slot is free and ${this.#waiting.length} requests wait`);
+    }
+    const job = this.#open(request, 'prefill', haveBlocks, leaseMs);
+    job.slots = 1;
+    job.kvBlocks = blocks;
+    job.promised = exports;
+    return this.#enqueue(job);
+  }
+
+  reserve(request: EngineRequest): Verdict<{ readonly haveBlocks: number }> {
+    const refusal = this.#check(request);
+    if (refusal !== undefined) return refusal;
+    const kvBlocks = this.#kvFor(request);
+    if (!this.#fits(request.choices.length, kvBlocks)) {
+      return refuse('GPU_FULL', `${this.#freeSlots} slots and ${this.#freeKv} KV blocks are free`);
+    }
+    const job = this.#open(request, 'decode', 0, 0);
+    job.slots = request.choices.length;
+    job.kvBlocks = kvBlocks;
+    job.state = 'reserved';
+    this.#hold(job);
+    // Held, not looked up again later: an eviction between now and the commit must not open a hole.
+    const cached = this.#cache.prefix(this.#wholeHashes(job));
+    for (const [index, block] of cached.entries()) job.blocks[index] = block;
+    job.haveBlocks = cached.length;
+    job.cachedTokens = cached.length * this.card.blockTokens;
+    return { ok: true, haveBlocks: job.haveBlocks };
+  }
+
+  pull(key: number, pool: PoolRef, blocks: readonly BlockRef[]): Verdict {
+    const job = this.#jobs.get(key);
+    if (job?.state !== 'reserved') return refuse('GPU_UNKNOWN_KEY', `request ${key} holds no grant`);
+    const wrong = this.#wrongBlock(job, blocks);
+    if (wrong !== undefined) return refuse('GPU_HANDOFF_MISMATCH', wrong);
+    // A failed early pull is not the end: the commit asks again for what is missing, and that one counts.
+    this.#fetch(job, pool, blocks, () => {});
+    return { ok: true };
+  }
+
+  commit(key: number, handoff: Handoff, first: readonly FirstToken[]): Verdict {
+    const job = this.#jobs.get(key);
+    if (job?.state !== 'reserved' || job.commit !== undefined) {
+      return refuse('GPU_UNKNOWN_KEY', `request ${key} holds no grant`);
+    }
+    for (const choice of job.request.choices) {
+      const given = first.filter((entry) => entry.choice === choice.index).length;
+      if (given !== (choice.generated.length === 0 ? 1 : 0)) {
+        return refuse('GPU_BAD_REQUEST', `choice ${choice.index} has ${given} first tokens`);
+      }
+    }
+    job.commit = { handoff, first };
+    const mismatch = this.#mismatch(job, handoff);
+    if (mismatch === undefined) this.#settle(job);
+    else this.#fail(job, 'GPU_HANDOFF_MISMATCH', mismatch);
+    return { ok: true };
+  }
+
+  cancel(key: number): void {
+    const job = this.#jobs.get(key);
+    if (job !== undefined) this.#end(job);
+  }
+
+  release(key: number): void {
+    const job = this.#jobs.get(key);
+    if (job?.state === 'exported') this.#end(job);
+  }
+
+  load(): ReturnType<Engine['load']> {
+    return {
+      busySlots: this.limits.slots - this.#freeSlots,
+      waiting: this.#waiting.length,
+      usedKvBlocks: this.#usedKv,
+      cachedBlocks: this.#cache.size,
+      steps: this.#steps,
+      exportedBlocks: this.#transfer.used(),
+    };
+  }
+
+  stop(): Promise<void> {
+    if (!this.#stopped) {
+      this.#stopped = true;
+      this.#undo?.();
+      this.#undoLease?.();
+      this.#transfer.stop();
+      this.#jobs.clear();
+      this.#cache.clear();
+      this.#waiting = [];
+      this.#prefilling = [];
+      this.#ready = [];
+      this.#running = [];
+    }
+    return Promise.resolve();
+  }
+
+  // ---- admission
+
+  #check(request: EngineRequest): ({ readonly ok: false } & EngineError) | undefined {
+    const { key, prompt, choices, maxTokens } = request;
+    if (this.#stopped) return refuse('GPU_STOPPED', 'the engine is stopped');
+    if (!Number.isInteger(key) || key < 1 || key > 0xffff_ffff) return refuse('GPU_BAD_REQUEST', `key ${key}`);
+    if (this.#jobs.has(key)) return refuse('GPU_BAD_REQUEST', `key ${key} is in use`);
+    if (prompt.length === 0) return refuse('GPU_BAD_REQUEST', 'the prompt is empty');
+    if (choices.length === 0 || choices.length > this.limits.slots) {
+      return refuse('GPU_BAD_REQUEST', `${choices.length} choices, ${this.limits.slots} slots`);
+    }
+    if (new Set(choices.map((choice) => choice.index)).size !== choices.length) {
+      return refuse('GPU_BAD_REQUEST', 'two choices have the same index');
+    }
+    for (const tokens of [prompt, ...choices.map((choice) => choice.generated)]) {
+      for (const token of tokens) {
+        if (token >= mockVocabularySize) return refuse('GPU_BAD_REQUEST', `token ${token} is not in the vocabulary`);
+      }
+    }
+    if (!Number.isInteger(maxTokens) || maxTokens < 1) return refuse('GPU_BAD_REQUEST', `maxTokens ${maxTokens}`);
+    if (prompt.length + maxTokens > this.limits.sequenceTokens || this.#kvFor(request) > this.limits.kvBlocks) {
+      return refuse('GPU_TOO_LONG', `${prompt.length} + ${maxTokens} tokens, ${this.limits.sequenceTokens} fit`);
+    }
+    return undefined;
+  }
+
+  /** KV of a whole request, taken at once: nothing that was admitted can run out of it. */
+  #kvFor(request: EngineRequest): number {
+    const { blockTokens } = this.card;
+    return (
+      Math.ceil(request.prompt.length / blockTokens) +
+      request.choices.length * Math.ceil(request.maxTokens / blockTokens)
+    );
+  }
+
+  #fits(slots: number, kvBlocks: number, exports = 0): boolean {
+    return slots <= this.#freeSlots && kvBlocks <= this.#freeKv && exports <= this.#transfer.free() - this.#promised;
+  }
+
+  #open(request: EngineRequest, mode: Job['mode'], firstExport: number, leaseMs: number): Job {
+    const job: Job = {
+      request,
+      mode,
+      state: 'waiting',
+      hashes: this.#transfer.hashes(request.prompt, this.card.blockTokens, request.cacheSalt),
+      blocks: [],
+      todo: 0,
+      done: 0,
+      cachedTokens: 0,
+      slots: 0,
+      kvBlocks: 0,
+      usedBlocks: 0,
+      live: request.choices.length,
+      firstExport,
+      leaseMs,
+      exports: [],
+      promised: 0,
+      leaseEnds: 0,
+      haveBlocks: 0,
+      pulls: 0,
+      commit: undefined,
+    };
+    this.#jobs.set(request.key, job);
+    return job;
+  }
+
+  #enqueue(job: Job): Verdict {
+    this.#waiting.push(job);
+    this.#schedule();
+    return { ok: true };
+  }
+
+  #hold(job: Job): void {
+    this.#freeSlots -= job.slots;
+    this.#freeKv -= job.kvBlocks;
+    this.#promised += job.promised;
+  }
+
+  /** First come, first served: a large request at the head is not overtaken, so it cannot starve. */
+  #admit(): void {
+    let taken = 0;
+    for (const job of this.#waiting) {
+      if (!this.#fits(job.slots, job.kvBlocks, job.promised)) break;
+      taken += 1;
+      this.#hold(job);
+      job.state = 'prefilling';
+      const whole = this.#wholeHashes(job);
+      // The last token is computed in any case: its output is the first token's distribution.
+      const usable =
+        whole.length * this.card.blockTokens === job.request.prompt.length ? whole.length - 1 : whole.length;
+      const cached = this.#cache.prefix(whole.slice(0, usable));
+      for (const [index, block] of cached.entries()) job.blocks[index] = block;
+      job.cachedTokens = cached.length * this.card.blockTokens;
+      job.done = job.cachedTokens;
+      job.todo = job.request.prompt.length + (job.mode === 'generate' ? generatedTokens(job.request) : 0);
+      this.#use(job, cached.length);
+      this.#prefilling.push(job);
+    }
+    if (taken > 0) this.#waiting = this.#waiting.slice(taken);
+  }
+
+  #wholeHashes(job: Job): readonly string[] {
+    const whole = Math.floor(job.request.prompt.length / this.card.blockTokens);
+    return whole === job.hashes.length ? job.hashes : job.hashes.slice(0, whole);
+  }
+
+  #use(job: Job, blocks: number): void {
+    job.usedBlocks += blocks;
+    this.#usedKv += blocks;
+  }
+
+  // ---- iterations
+
+  #schedule(): void {
+    if (this.#undo !== undefined || this.#stopped || this.#sink === undefined) return;
+    this.#undo = this.#clock.yield(() => {
+      this.#undo = undefined;
+      this.#iterate();
+    });
+  }
+
+  /** Plans an iteration from what is here now, lets its time pass, then says what came of it. */
+  #iterate(): void {
+    this.#admit();
+    for (const job of this.#ready.splice(0)) this.#takeOver(job);
+    const plan: [Job, number][] = [];
+    let budget = this.#batchTokens;
+    for (const job of this.#prefilling) {
+      const chunk = Math.min(job.todo - job.done, budget);
+      plan.push([job, chunk]);
+      budget -= chunk;
+      if (chunk < job.todo - job.done || budget === 0) break;
+    }
+    const idle = plan.length === 0 && this.#running.length === 0;
+    if (idle && this.#committed.length === 0 && this.#failed.length === 0) {
+      this.#due = Number.NEGATIVE_INFINITY;
+      return;
+    }
+    const ms = idle ? 0 : this.#iterationMs(plan);
+    if (ms === 0) {
+      this.#finish(plan);
+      return;
+    }
+    const now = this.#clock.now();
+    const base = this.#due > now || now - this.#due > catchUpMs ? now : this.#due;
+    this.#due = base + ms;
+    this.#undo = this.#clock.setTimer(Math.max(0, this.#due - now), () => {
+      this.#undo = undefined;
+      this.#finish(plan);
+    });
+  }
+
+  #iterationMs(plan: readonly (readonly [Job, number])[]): number {
+    if (this.#speedup === 0) return 0;
+    if (this.#stepMs !== undefined) return this.#stepMs / this.#speedup;
+    let ms = decodeMs(Math.min(1, this.#usedKv / this.limits.kvBlocks));
+    for (const [, tokens] of plan) ms += prefillMs(tokens);
+    return ms / this.#speedup;
+  }
+
+  #finish(plan: readonly (readonly [Job, number])[]): void {
+    this.#steps += 1;
+    const tokens: EngineToken[] = [];
+    const progress: [number, number, number, number][] = [];
+    const exported: { key: number; blocks: BlockRef[] }[] = [];
+    const prefilled: { key: number; cachedTokens: number }[] = [];
+    let kept = 0;
+    const running = this.#running;
+    for (const run of running) {
+      if (run.job.state !== 'running') continue;
+      if (this.#emit(run, tokens)) running[kept++] = run;
+    }
+    running.length = kept;
+    for (const [job, chunk] of plan) {
+      if (job.state !== 'prefilling') continue;
+      const { key, prompt } = job.request;
+      job.done += chunk;
+      if (job.mode !== 'decode') {
+        const blocks = this.#compute(job);
+        if (blocks === undefined) continue;
+        if (blocks.length > 0) exported.push({ key, blocks });
+        progress.push([key, Math.min(job.done, prompt.length), prompt.length, job.cachedTokens]);
+      }
+      if (job.done < job.todo) continue;
+      if (job.mode === 'prefill') {
+        prefilled.push({ key, cachedTokens: job.cachedTokens });
+        this.#sampleFirst(job, tokens);
+        this.#export(job);
+      } else {
+        this.#run(job, tokens);
+      }
+    }
+    this.#prefilling = this.#prefilling.filter((job) => job.state === 'prefilling');
+    const committed = this.#committed;
+    const failed = this.#failed;
+    this.#committed = [];
+    this.#failed = [];
+    // The next iteration is on its way before anybody is told, so that a sink that throws does not wedge the engine.
+    this.#schedule();
+    this.#sink?.step({ steps: this.#steps, tokens, progress, exported, prefilled, committed, failed });
+  }
+
+  /** One token of `run`. False: the choice has ended. */
+  #emit(run: Run, tokens: EngineToken[]): boolean {
+    const { job, position, base } = run;
+    const { key, maxTokens, logprobs } = job.request;
+    if (position >= maxTokens) {
+      tokens.push({ key, choice: run.choice, position, token: -1, finish: finishLength });
+      this.#endChoice(job);
+      return false;
+    }
+    const token = tokenAt(base, position);
+    const finish = position + 1 === maxTokens ? finishLength : finishNone;
+    tokens.push(
+      logprobs === 0
+        ? { key, choice: run.choice, position, token, finish }
+        : {
+            key,
+            choice: run.choice,
+            position,
+            token,
+            finish,
+            logprobs: logprobsAt(base, position, token, Math.max(0, logprobs)),
+          },
+    );
+    if (position % this.card.blockTokens === 0) this.#use(job, 1);
+    run.position = position + 1;
+    if (finish === finishNone) return true;
+    this.#endChoice(job);
+    return false;
+  }
+
+  #endChoice(job: Job): void {
+    job.live -= 1;
+    if (job.mode === 'prefill') return;
+    job.slots -= 1;
+    this.#freeSlots += 1;
+    if (job.live === 0) this.#end(job);
+  }
+
+  /** Makes the prompt blocks that are complete by now and exports them. Undefined: the job failed. */
+  #compute(job: Job): BlockRef[] | undefined {
+    const { prompt } = job.request;
+    const { blockTokens } = this.card;
+    const refs: BlockRef[] = [];
+    const done = Math.min(job.done, prompt.length);
+    const complete = done === prompt.length ? job.hashes.length : Math.floor(done / blockTokens);
+    const before = Math.max(job.firstExport, job.firstExport + job.exports.length);
+    for (let index = job.cachedTokens / blockTokens; index < complete; index += 1) {
+      if (job.blocks[index] !== undefined) continue;
+      const from = index * blockTokens;
+      const part = prompt.subarray(from, from + blockTokens);
+      const bytes = kvOf(part, from, this.#words);
+      const block = { hash: job.hashes[index] ?? '', tokens: part.length, bytes, digest: digestKv(bytes) };
+      job.blocks[index] = block;
+      this.#use(job, 1);
+      if (part.length === blockTokens) this.#cache.put(block);
+    }
+    if (job.mode !== 'prefill') return refs;
+    for (let index = before; index < complete; index += 1) {
+      const block = job.blocks[index];
+      if (block === undefined) break;
+      const ref = this.#transfer.put(index, block.tokens, block.hash, block.bytes);
+      if (ref === undefined) {
+        this.#fail(job, 'GPU_POOL_FULL', `no room to export block ${index}`);
+        return undefined;
+      }
+      job.promised -= 1;
+      this.#promised -= 1;
+      job.exports.push(ref);
+      refs.push(ref);
+    }
+    return refs;
+  }
+
+  #base(job: Job, choice: number): ReturnType<typeof choiceBase> {
+    const digests = job.blocks.map((block) => block?.digest ?? { a: 0, b: 0 });
+    return choiceBase(chain(digests), job.request.sampling.seed, choice);
+  }
+
+  /** The prompt is there: every choice decodes from here on. */
+  #run(job: Job, tokens: EngineToken[] | undefined): void {
+    job.state = 'running';
+    const first = job.commit?.first;
+    for (const choice of job.request.choices) {
+      const given = first?.find((entry) => entry.choice === choice.index);
+      if (given?.finished === true) {
+        this.#endChoice(job);
+        continue;
+      }
+      const position = given === undefined ? choice.generated.length : 1;
+      const run: Run = { job, choice: choice.index, base: this.#base(job, choice.index), position };
+      this.#use(job, Math.ceil(position / this.card.blockTokens));
+      if (tokens === undefined || this.#emit(run, tokens)) this.#running.push(run);
+    }
+  }
+
+  #sampleFirst(job: Job, tokens: EngineToken[]): void {
+    for (const choice of job.request.choices) {
+      if (choice.generated.length > 0) continue;
+      this.#emit({ job, choice: choice.index, base: this.#base(job, choice.index), position: 0 }, tokens);
+    }
+  }
+
+  // ---- hand-off
+
+  /** Frees slot and KV; what was exported stays until it is released or its lease ends. */
+  #export(job: Job): void {
+    this.#free(job);
+    job.state = 'exported';
+    if (job.exports.length === 0) {
+      this.#end(job);
+      return;
+    }
+    job.leaseEnds = this.#clock.now() + job.leaseMs;
+    this.#watchLeases();
+  }
+
+  #watchLeases(): void {
+    if (this.#undoLease !== undefined || this.#stopped) return;
+    let earliest = Number.POSITIVE_INFINITY;
+    for (const job of this.#jobs.values()) {
+      if (job.state === 'exported') earliest = Math.min(earliest, job.leaseEnds);
+    }
+    if (earliest === Number.POSITIVE_INFINITY) return;
+    this.#undoLease = this.#clock.setTimer(Math.max(1, earliest - this.#clock.now()), () => {
+      this.#undoLease = undefined;
+      const now = this.#clock.now();
+      for (const job of this.#jobs.values()) if (job.state === 'exported' && job.leaseEnds <= now) this.#end(job);
+      this.#watchLeases();
+    });
+  }
+
+  /** Why these blocks cannot be the reserved prompt's, if they cannot. */
+  #wrongBlock(job: Job, blocks: readonly BlockRef[]): string | undefined {
+    const { blockTokens } = this.card;
+    for (const block of blocks) {
+      const from = block.index * blockTokens;
+      const tokens = Math.min(blockTokens, job.request.prompt.length - from);
+      if (tokens < 1 || block.tokens !== tokens) return `block ${block.index} has ${block.tokens} tokens`;
+      if (block.hash !== job.hashes[block.index]) return `block ${block.index} is of another prompt`;
+      if (block.bytes !== tokens * this.#words * 4) return `block ${block.index} has ${block.bytes} bytes`;
+    }
+    return undefined;
+  }
+
+  #mismatch(job: Job, handoff: Handoff): string | undefined {
+    if (handoff.fingerprint !== this.card.fingerprint) return `fingerprint ${handoff.fingerprint}`;
+    if (handoff.blockTokens !== this.card.blockTokens) return `blocks of ${handoff.blockTokens} tokens`;
+    if (handoff.promptTokens !== job.request.prompt.length) return `a prompt of ${handoff.promptTokens} tokens`;
+    if (handoff.firstBlock > job.haveBlocks) return `blocks ${job.haveBlocks} to ${handoff.firstBlock - 1} are missing`;
+    if (handoff.blocks.length !== job.hashes.length - handoff.firstBlock) return `${handoff.blocks.length} blocks`;
+    const hole = handoff.blocks.findIndex((block, at) => block.index !== handoff.firstBlock + at);
+    if (hole >= 0) return `block ${handoff.firstBlock + hole} is missing`;
+    return this.#wrongBlock(job, handoff.blocks);
+  }
+
+  #fetch(job: Job, pool: PoolRef, blocks: readonly BlockRef[], lost: (error: EngineError) => void): void {
+    job.pulls += 1;
+    this.#transfer.fetch(pool, blocks, (result) => {
+      job.pulls -= 1;
+      if (job.state !== 'reserved') return;
+      if (result.ok) {
+        for (const [at, block] of blocks.entries()) {
+          const bytes = result.blocks[at];
+          if (bytes === undefined) continue;
+          job.blocks[block.index] ??= { hash: block.hash, tokens: block.tokens, bytes, digest: digestKv(bytes) };
+        }
+      } else {
+        lost(result);
+      }
+      this.#settle(job);
+    });
+  }
+
+  /** After a commit, once no pull is under way: asks for what is missing, or lets the request run. */
+  #settle(job: Job): void {
+    if (job.commit === undefined || job.pulls > 0 || job.state !== 'reserved') return;
+    const { handoff } = job.commit;
+    const missing = handoff.blocks.filter((block) => job.blocks[block.index] === undefined);
+    if (missing.length > 0) {
+      this.#fetch(job, handoff.pool, missing, (error) => this.#fail(job, error.code, error.message));
+      return;
+    }
+    job.state = 'ready';
+    this.#ready.push(job);
+    this.#schedule();
+  }
+
+  #takeOver(job: Job): void {
+    if (job.state !== 'ready') return;
+    this.#committed.push(job.request.key);
+    for (const block of job.blocks) {
+      if (block?.tokens === this.card.blockTokens) this.#cache.put(block);
+    }
+    this.#use(job, job.hashes.length);
+    job.todo = generatedTokens(job.request);
+    if (job.todo === 0) {
+      this.#run(job, undefined);
+    } else {
+      job.state = 'prefilling';
+      this.#prefilling.push(job);
+    }
+  }
+
+  // ---- ends
+
+  #fail(job: Job, code: EngineErrorCode, message: string): void {
+    this.#failed.push({ key: job.request.key, code, message });
+    this.#end(job);
+  }
+
+  /** Gives slot, KV and promised exports back. */
+  #free(job: Job): void {
+    if (job.state !== 'waiting') {
+      this.#freeSlots += job.slots;
+      this.#freeKv += job.kvBlocks;
+      this.#promised -= job.promised;
+    }
+    this.#usedKv -= job.usedBlocks;
+    job.slots = 0;
+    job.kvBlocks = 0;
+    job.promised = 0;
+    job.usedBlocks = 0;
+  }
+
+  #end(job: Job): void {
+    if (job.state === 'ended') return;
+    this.#free(job);
+    if (job.state === 'waiting') this.#waiting = this.#waiting.filter((other) => other !== job);
+    job.state = 'ended';
+    this.#jobs.delete(job.request.key);
+    for (const block of job.exports) this.#transfer.give(block);
+    job.exports = [];
+    this.#schedule();
+  }
+}
