@@ -1,0 +1,110 @@
+/**
+ * The node's control socket: a Unix socket of mode 0600 in a 0700 folder, one JSON request line, one JSON answer line. The
+ * connection of a `stop` stays open until the node has ended, so its end is the news that it has.
+ */
+import { chmod, rm } from 'node:fs/promises';
+import { connect, createServer, type Socket } from 'node:net';
+import { SupervisorError } from './errors.js';
+import { lockHolder } from './state-dir.js';
+import type { NodeStatus } from './status.js';
+
+export type ControlRequest = { readonly type: 'status' } | { readonly type: 'stop'; readonly now: boolean };
+
+export interface ControlHandlers {
+  status(): NodeStatus;
+  stop(now: boolean): void;
+}
+
+const maxRequestBytes = 4096;
+const maxAnswerBytes = 4 * 1024 * 1024;
+
+export async function serveControl(path: string, handlers: ControlHandlers): Promise<() => void> {
+  // The lock is held, so whatever lies here belongs to a node that was killed.
+  await rm(path, { force: true });
+  const open = new Set<Socket>();
+  const server = createServer((socket) => {
+    open.add(socket);
+    socket.on('close', () => open.delete(socket));
+    socket.on('error', () => socket.destroy());
+    socket.setTimeout(10_000, () => socket.destroy());
+    readLine(socket, maxRequestBytes, (line) => answer(socket, line, handlers));
+  });
+  server.maxConnections = 64;
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', reject);
+    server.listen(path, resolve);
+  });
+  await chmod(path, 0o600);
+  return () => {
+    server.close();
+    for (const socket of open) socket.destroy();
+  };
+}
+
+function answer(socket: Socket, line: string, handlers: ControlHandlers): void {
+  const reply = (value: unknown) => socket.write(`${JSON.stringify(value)}\n`);
+  try {
+    const request = JSON.parse(line) as ControlRequest;
+    if (request.type === 'status') {
+      reply(handlers.status());
+      socket.end();
+    } else if (request.type === 'stop') {
+      socket.setTimeout(0);
+      reply({ stopping: true });
+      handlers.stop(request.now === true);
+    } else throw new TypeError('unknown request');
+  } catch (error) {
+    reply({ error: error instanceof Error ? error.message : String(error) });
+    socket.end();
+  }
+}
+
+/** Rejects with SUP_NO_NODE. */
+export async function nodeStatus(stateDir: string, timeoutMs = 5000): Promise<NodeStatus> {
+  return (await ask(stateDir, { type: 'status' }, timeoutMs)).answer as NodeStatus;
+}
+
+/** Resolves when the node has ended. Rejects with SUP_NO_NODE. */
+export async function stopNode(stateDir: string, now: boolean, timeoutMs: number): Promise<void> {
+  const { ended } = await ask(stateDir, { type: 'stop', now }, timeoutMs);
+  await ended;
+}
+
+async function ask(
+  stateDir: string,
+  request: ControlRequest,
+  timeoutMs: number,
+): Promise<{ answer: unknown; ended: Promise<void> }> {
+  const holder = await lockHolder(stateDir);
+  if (!holder) throw new SupervisorError('SUP_NO_NODE', [stateDir]);
+  return new Promise((resolve, reject) => {
+    const fail = (cause: unknown) => reject(new SupervisorError('SUP_NO_NODE', [stateDir], cause));
+    const socket = connect(holder.control);
+    const ended = new Promise<void>((done) => socket.once('close', () => done()));
+    socket.setTimeout(timeoutMs, () => socket.destroy(new Error(`no answer within ${timeoutMs} ms`)));
+    socket.on('error', fail);
+    socket.once('close', () => fail(new Error('the node closed the connection')));
+    socket.on('connect', () => socket.write(`${JSON.stringify(request)}\n`));
+    readLine(socket, maxAnswerBytes, (line) => resolve({ answer: JSON.parse(line), ended }));
+  });
+}
+
+/** The first line that arrives; a longer one than `limit` ends the connection. */
+function readLine(socket: Socket, limit: number, take: (line: string) => void): void {
+  const chunks: Buffer[] = [];
+  let bytes = 0;
+  const onData = (chunk: Buffer) => {
+    bytes += chunk.length;
+    if (bytes > limit) {
+      socket.destroy(new Error('line too long'));
+      return;
+    }
+    chunks.push(chunk);
+    if (!chunk.includes(10)) return;
+    socket.off('data', onData);
+    socket.resume();
+    const text = Buffer.concat(chunks).toString('utf8');
+    take(text.slice(0, text.indexOf('\n')));
+  };
+  socket.on('data', onData);
+}

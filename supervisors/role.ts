@@ -1,0 +1,97 @@
+/** The child's side of `os-process.ts`: one role in one process, from the boot message to its last words. */
+import type { ExitReason } from '../actors/index.js';
+import type { GatewayBoot, ListenHandle, RunningTree, WorkerBoot } from './boot.js';
+import { describe } from './errors.js';
+import { exitCodes, type FromChild, factsEveryMs, type Role, type ToChild } from './ipc.js';
+
+const bootWithinMs = 10_000;
+/** What a drain may take beyond its deadline before the process ends itself. */
+const graceMs = 1000;
+
+/** Serves `role` until it ends; then exits the process. */
+export async function runRole(role: Role): Promise<void> {
+  await serveRole(async (boot) => {
+    if (boot.role === 'gateway') return (await import('./trees/gateway.js')).startGateway(boot);
+    return (await import('./trees/worker.js')).startWorker(boot);
+  }, role);
+}
+
+/** The same with any tree: specs put a bare one in a real process. */
+export async function serveRole(
+  start: (boot: WorkerBoot | GatewayBoot) => Promise<RunningTree>,
+  role: Role,
+): Promise<void> {
+  if (process.send === undefined) {
+    process.stderr.write('dynact role is started by dynact up, not by hand\n');
+    process.exit(exitCodes.usage);
+  }
+  process.on('uncaughtException', (error) => lastWords('error', error.stack ?? error.message, exitCodes.bug));
+  process.on('unhandledRejection', (error) => lastWords('error', describe(error), exitCodes.bug));
+  // A terminal's Ctrl-C reaches the whole group; the parent decides what it means for its children.
+  process.on('SIGINT', () => {});
+
+  let tree: RunningTree | undefined;
+  let drainMs = 5000;
+  let draining = false;
+  const drain = (deadlineMs: number) => {
+    if (draining) return;
+    draining = true;
+    tell({ type: 'draining' });
+    setTimeout(
+      () => lastWords('killed', `did not drain within ${deadlineMs} ms`, exitCodes.failed),
+      deadlineMs + graceMs,
+    );
+    if (tree === undefined) lastWords('shutdown', 'stopped before it was ready', exitCodes.ok);
+    else tree.drain(deadlineMs).catch((error) => lastWords('error', describe(error), exitCodes.failed));
+  };
+  process.on('SIGTERM', () => drain(drainMs));
+  process.on('disconnect', () => drain(drainMs));
+
+  const boot = await booted(drain);
+  if (boot.role !== role) lastWords('error', `started as ${role}, told to be ${boot.role}`, exitCodes.usage);
+  drainMs = boot.config.node.drainMs;
+  try {
+    tree = await start(boot);
+  } catch (error) {
+    return lastWords('error', describe(error), exitCodes.failed);
+  }
+  const running = tree;
+  tell({ type: 'ready' });
+  setInterval(() => tell({ type: 'facts', facts: running.facts(), rssBytes: process.memoryUsage.rss() }), factsEveryMs);
+  const reason = await running.exit;
+  const failed = reason.kind === 'error' || reason.kind === 'killed';
+  lastWords(
+    reason.kind,
+    reason.kind === 'error' ? describe(reason.error) : '',
+    failed ? exitCodes.failed : exitCodes.ok,
+  );
+}
+
+function booted(drain: (deadlineMs: number) => void): Promise<WorkerBoot | GatewayBoot> {
+  return new Promise((resolve) => {
+    const late = setTimeout(() => lastWords('error', 'no boot message', exitCodes.failed), bootWithinMs);
+    process.on('message', (raw, handle) => {
+      const message = raw as ToChild;
+      if (message.type === 'drain') return drain(message.deadlineMs);
+      clearTimeout(late);
+      const { boot } = message;
+      resolve(boot.role === 'gateway' ? { ...boot, listener: handle as unknown as ListenHandle } : boot);
+    });
+  });
+}
+
+function tell(message: FromChild, sent: () => void = () => {}): void {
+  // The parent may be gone, or going: nobody to tell is no reason to fail.
+  if (process.connected) process.send?.(message, undefined, {}, sent);
+  else sent();
+}
+
+let ending = false;
+function lastWords(kind: ExitReason['kind'], message: string, code: number): void {
+  if (ending) return;
+  ending = true;
+  if (kind === 'error') process.stderr.write(`${message}\n`);
+  process.exitCode = code;
+  setTimeout(() => process.exit(code), 200).unref();
+  tell({ type: 'ended', kind, message: message.slice(0, 2000) }, () => process.exit(code));
+}
