@@ -1,0 +1,627 @@
+/**
+ * The frontend actor owns every request of its gateway from accept to end (design 5.1). Workers and router are asked, the
+ * client is told; a leg that fails is replaced by the next attempt with prompt + tokens already delivered (design 5.4).
+ */
+import {
+  type Address,
+  address,
+  type Envelope,
+  finishCodes,
+  type Head,
+  type StepFrame,
+  type Work,
+} from '../../transport/index.js';
+import type { Behaviour, Ctx, Ref } from '../kernel/contract.js';
+import { clientError, meaningOf } from '../refusals.js';
+import type { RouterMessage, RouterReply } from '../router/router.js';
+import { type Arrival, arrive } from './delivery.js';
+import type { DetokenizerFactory, FrontendRequest, Preprocessor, RequestSummary, TokenLogprob } from './ports.js';
+import { type ChoiceState, nextPhase, type PhaseEvent, type Request } from './request.js';
+import { stopScanner } from './stop-strings.js';
+
+export interface FrontendConfig {
+  readonly gateway: string;
+  /** A worker must answer Accepted or Refused within this. */
+  readonly acceptMs: number;
+  readonly queueMs: number;
+  /** From dispatch to the first token; Progress renews it. */
+  readonly firstTokenMs: number;
+  readonly betweenTokensMs: number;
+  readonly totalMs: number;
+  /** Attempts a request may use in all. */
+  readonly attempts: number;
+  readonly maxRequests: number;
+  /** While the broker is away deadlines pause for at most this long. */
+  readonly brokerOutageMs: number;
+}
+
+export interface FrontendPorts {
+  readonly preprocessor: Preprocessor;
+  readonly detokenizers: DetokenizerFactory;
+  readonly summary: (summary: RequestSummary) => void;
+}
+
+type WorkerNews = Envelope<'Accepted' | 'Refused' | 'Failed' | 'Progress'>;
+
+export type FrontendMessage =
+  | FrontendRequest
+  | RouterReply
+  | WorkerNews
+  | { readonly type: 'Frame'; readonly frame: StepFrame }
+  | { readonly type: 'WorkerGone'; readonly incarnation: string; readonly reason: string }
+  | { readonly type: 'Broker'; readonly up: boolean }
+  | { readonly type: 'Drain' }
+  | { readonly type: 'Sweep' }
+  | {
+      readonly type: 'Undelivered';
+      readonly num: number;
+      readonly attempt: number;
+      readonly worker: string;
+      readonly code: string;
+    }
+  | {
+      readonly type: 'Resynced';
+      readonly num: number;
+      readonly attempt: number;
+      readonly worker: string;
+      readonly reply: Envelope<'Resynced'>['body'];
+    }
+  | { readonly type: 'ResyncFailed'; readonly num: number; readonly attempt: number; readonly worker: string }
+  | { readonly type: 'Facts'; readonly replyTo: Ref<FrontendFacts> };
+
+export interface FrontendFacts {
+  readonly inFlight: number;
+  readonly accepted: number;
+  readonly ended: number;
+  readonly byPhase: Readonly<Record<string, number>>;
+  readonly stale: number;
+  readonly conflicts: number;
+  readonly migrations: number;
+}
+
+export interface FrontendState {
+  readonly requests: Map<number, Request>;
+  readonly byTicket: Map<number, number>;
+  /** Last step frame of each worker: a hole means tokens were lost on the way. */
+  readonly frames: Map<string, number>;
+  nextNum: number;
+  accepted: number;
+  stale: number;
+  conflicts: number;
+  migrations: number;
+  draining: boolean;
+  brokerDownAt: number | undefined;
+  /** Time that deadlines did not run: see `clock`. */
+  paused: number;
+}
+
+/** How often deadlines are checked: a tenth of the shortest default. */
+const sweepMs = 100;
+/** A request that waits longer than this gets its headers, so that keep-alive comments can flow. */
+const beginAfterMs = 1_000;
+const resyncMs = 1_000;
+
+export function frontendActor(
+  config: FrontendConfig,
+  ports: FrontendPorts,
+  router: Ref<RouterMessage>,
+): Behaviour<FrontendMessage, FrontendState> {
+  type C = Ctx<FrontendMessage>;
+
+  /** The frontend's clock: stands still while the broker is away, so that an outage fails nobody. */
+  const clock = (state: FrontendState, ctx: C) => (state.brokerDownAt ?? ctx.now()) - state.paused;
+
+  const move = (r: Request, event: PhaseEvent) => {
+    r.phase = nextPhase(r.phase, event);
+  };
+
+  const head = (state: FrontendState, r: Request, ctx: C): Head => ({
+    req: r.id,
+    attempt: r.attempt,
+    budgetMs: Math.max(1, Math.floor(r.totalBy - clock(state, ctx))),
+    ...(r.trace === undefined ? {} : { trace: r.trace }),
+  });
+
+  const replyOf = (r: Request) => ({ gateway: config.gateway, num: r.num });
+
+  function submit(state: FrontendState, message: FrontendRequest & { type: 'Submit' }, ctx: C): void {
+    const { stream } = message;
+    const refuse = (code: string) => stream.fail(clientError(code, ''));
+    if (state.draining) return refuse('DRAINING');
+    if (state.brokerDownAt !== undefined) return refuse('BROKER_DOWN');
+    if (state.requests.size >= config.maxRequests) return refuse('GATEWAY_FULL');
+    const outcome = ports.preprocessor.prepare(message.api, message.body);
+    if (!outcome.ok) return stream.fail(outcome.error);
+
+    const { prepared } = outcome;
+    const now = clock(state, ctx);
+    const r: Request = {
+      num: state.nextNum++,
+      ticket: message.ticket,
+      id: ctx.id(),
+      stream,
+      trace: message.trace,
+      acceptedAt: now,
+      prepared,
+      // Drawn once: every attempt samples with the same seed.
+      sampling: { ...prepared.sampling, seed: prepared.sampling.seed ?? Math.floor(ctx.random() * 2 ** 48) },
+      phase: 'accepted',
+      attempt: 1,
+      placement: undefined,
+      tried: new Set(),
+      choices: Array.from({ length: prepared.n }, (_, index) => ({
+        index,
+        tokens: [],
+        detokenizer: ports.detokenizers.open(prepared.model),
+        stop: prepared.stop.length > 0 ? stopScanner(prepared.stop) : undefined,
+        early: [],
+        finished: false,
+      })),
+      begun: false,
+      prefillReleased: false,
+      acceptBy: Number.POSITIVE_INFINITY,
+      queueBy: now + config.queueMs,
+      phaseBy: now + config.queueMs,
+      totalBy: now + config.totalMs,
+      dispatchedAt: 0,
+      firstTokenAt: 0,
+      cachedTokens: 0,
+      resyncing: false,
+    };
+    state.accepted++;
+    state.requests.set(r.num, r);
+    state.byTicket.set(r.ticket, r.num);
+    move(r, 'prepare');
+    move(r, 'admit');
+    askRouter(state, r, ctx);
+  }
+
+  /** `r.queueBy` runs on while full workers send it back to the line. */
+  function askRouter(state: FrontendState, r: Request, ctx: C): void {
+    r.phaseBy = r.queueBy;
+    r.acceptBy = Number.POSITIVE_INFINITY;
+    const choices = r.choices.filter((choice) => !choice.finished).length;
+    ctx.tell(router, {
+      type: 'Route',
+      request: { num: r.num, attempt: r.attempt, model: r.prepared.model, choices, exclude: r.tried },
+      replyTo: ctx.self,
+    });
+  }
+
+  const workOf = (r: Request): Work => ({
+    model: r.prepared.model,
+    prompt: r.prepared.prompt,
+    choices: r.choices
+      .filter((choice) => !choice.finished)
+      .map(({ index, tokens }) => ({ index, generated: Uint32Array.from(tokens) })),
+    sampling: r.sampling,
+    maxTokens: r.prepared.maxTokens,
+    minTokens: r.prepared.minTokens,
+    ignoreEos: r.prepared.ignoreEos,
+    logprobs: r.prepared.logprobs,
+    cacheSalt: r.prepared.cacheSalt,
+  });
+
+  function routed(state: FrontendState, r: Request, reply: RouterReply & { type: 'Routed' }, ctx: C): void {
+    begin(r);
+    const now = clock(state, ctx);
+    r.placement = { prefill: reply.prefill, decode: reply.decode };
+    r.prefillReleased = reply.prefill === undefined;
+    r.acceptBy = now + config.acceptMs;
+    const work = workOf(r);
+    if (reply.prefill !== undefined) {
+      send(state, r, decodeAddress(reply.decode), 'Reserve', { work, reply: replyOf(r), prefill: reply.prefill }, ctx);
+      return;
+    }
+    send(state, r, decodeAddress(reply.decode), 'Generate', { work, reply: replyOf(r) }, ctx);
+    dispatched(r, now);
+  }
+
+  function dispatched(r: Request, now: number): void {
+    move(r, 'dispatch');
+    r.dispatchedAt = now;
+    r.phaseBy = now + config.firstTokenMs;
+  }
+
+  function send<T extends 'Reserve' | 'Prefill' | 'Generate' | 'Cancel'>(
+    state: FrontendState,
+    r: Request,
+    to: Address,
+    type: T,
+    body: Envelope<T>['body'],
+    ctx: C,
+  ): void {
+    const { num, attempt } = r;
+    const worker = to.split('.')[1] as string;
+    ctx.command(to, type, body, head(state, r, ctx), (code) => ({ type: 'Undelivered', num, attempt, worker, code }));
+  }
+
+  function accepted(state: FrontendState, r: Request, news: Envelope<'Accepted'>, ctx: C): void {
+    const placement = r.placement;
+    if (!placement) return;
+    const { leg, worker, haveBlocks } = news.body;
+    const now = clock(state, ctx);
+    if (leg === 'decode' && worker === placement.decode && placement.prefill !== undefined && r.phase === 'queued') {
+      // D holds its grant: now, and only now, P may compute.
+      r.acceptBy = now + config.acceptMs;
+      send(
+        state,
+        r,
+        prefillAddress(placement.prefill),
+        'Prefill',
+        { work: workOf(r), reply: replyOf(r), decode: placement.decode, haveBlocks },
+        ctx,
+      );
+      dispatched(r, now);
+    } else if (worker === (placement.prefill ?? placement.decode)) r.acceptBy = Number.POSITIVE_INFINITY;
+  }
+
+  function begin(r: Request): void {
+    if (r.begun) return;
+    r.begun = true;
+    r.stream.begin(r.id, r.prepared);
+  }
+
+  /** A leg is lost: try elsewhere if that may help, else end the request with its reason. */
+  function lost(state: FrontendState, r: Request, code: string, detail: string, worker: string, ctx: C): void {
+    const meaning = meaningOf(code);
+    // A full worker is nobody's failure: wait in line again, and let the router know what it did not see.
+    const full = code === 'GPU_FULL' || code === 'WRK_TOO_MANY';
+    if (full) ctx.tell(router, { type: 'Full', incarnation: worker });
+    else {
+      r.tried.add(worker);
+      r.queueBy = clock(state, ctx) + config.queueMs;
+    }
+    if (!meaning.elsewhere || (!full && r.attempt >= config.attempts)) return fail(state, r, code, detail, ctx);
+    ctx.log.warn('attempt lost', { req: r.id, attempt: r.attempt, phase: r.phase, worker, code });
+    abandon(state, r, worker, ctx);
+    move(r, 'lost');
+    state.migrations++;
+    r.attempt++;
+    r.placement = undefined;
+    r.resyncing = false;
+    for (const choice of r.choices) choice.early = [];
+    move(r, 'requeue');
+    askRouter(state, r, ctx);
+  }
+
+  /** Tells every leg of the current attempt, except one that is dead anyway, and gives the units back. */
+  function abandon(state: FrontendState, r: Request, except: string | undefined, ctx: C): void {
+    ctx.tell(router, { type: 'Release', num: r.num, attempt: r.attempt });
+    if (!r.placement) return;
+    const { prefill, decode } = r.placement;
+    const body = { reply: replyOf(r), reason: r.phase };
+    if (prefill !== undefined && prefill !== except) send(state, r, prefillAddress(prefill), 'Cancel', body, ctx);
+    if (decode !== except) send(state, r, decodeAddress(decode), 'Cancel', body, ctx);
+  }
+
+  function fail(state: FrontendState, r: Request, code: string, detail: string, ctx: C): void {
+    abandon(state, r, undefined, ctx);
+    r.stream.fail(clientError(code, detail));
+    ended(state, r, 'failed', code, ctx);
+  }
+
+  function complete(state: FrontendState, r: Request, ctx: C): void {
+    ctx.tell(router, { type: 'Release', num: r.num, attempt: r.attempt });
+    if (r.placement) {
+      const body = { reply: replyOf(r) };
+      const { prefill, decode } = r.placement;
+      if (prefill !== undefined) ctx.frame(prefillAddress(prefill), 'Ended', body, head(state, r, ctx));
+      ctx.frame(decodeAddress(decode), 'Ended', body, head(state, r, ctx));
+    }
+    r.stream.end({
+      promptTokens: r.prepared.prompt.length,
+      completionTokens: tokensOf(r),
+      cachedTokens: r.cachedTokens,
+    });
+    ended(state, r, 'complete', '', ctx);
+  }
+
+  function ended(state: FrontendState, r: Request, outcome: RequestSummary['outcome'], code: string, ctx: C): void {
+    move(r, 'end');
+    state.requests.delete(r.num);
+    state.byTicket.delete(r.ticket);
+    const now = clock(state, ctx);
+    ports.summary({
+      id: r.id,
+      model: r.prepared.model,
+      outcome,
+      code,
+      promptTokens: r.prepared.prompt.length,
+      completionTokens: tokensOf(r),
+      attempts: r.attempt,
+      queueMs: Math.max(0, (r.dispatchedAt || now) - r.acceptedAt),
+      ttftMs: r.firstTokenAt === 0 ? -1 : r.firstTokenAt - r.acceptedAt,
+      totalMs: now - r.acceptedAt,
+      prefill: r.placement?.prefill ?? '',
+      decode: r.placement?.decode ?? '',
+    });
+  }
+
+  /** The data path: one call per step frame, no message, promise or timer per token. */
+  function frame(state: FrontendState, { worker, seq, items }: StepFrame, ctx: C): void {
+    const last = state.frames.get(worker);
+    state.frames.set(worker, seq);
+    const now = clock(state, ctx);
+    for (const item of items) {
+      const r = state.requests.get(item.num);
+      if (r === undefined || item.attempt !== r.attempt || r.placement === undefined) {
+        state.stale++;
+        continue;
+      }
+      const choice = r.choices[item.choice];
+      if (choice === undefined) continue;
+      if (item.cached !== undefined) r.cachedTokens = item.cached;
+      if (worker === r.placement.decode) {
+        if (r.phase !== 'decoding') move(r, 'decodeToken');
+        releasePrefill(r, ctx);
+      } else if (r.phase === 'prefilling') move(r, 'firstToken');
+      r.acceptBy = Number.POSITIVE_INFINITY;
+      r.phaseBy = now + config.betweenTokensMs;
+      const verdict = arrive(choice, item, (tokens, finish, logprobs) => deliver(r, choice, tokens, finish, logprobs));
+      if (r.firstTokenAt === 0 && choice.tokens.length > 0) r.firstTokenAt = now;
+      settle(state, r, verdict, worker, ctx);
+    }
+    if (last !== undefined && seq !== last + 1) resyncWorker(state, worker, ctx);
+  }
+
+  /** What follows from an arrival: the end of the request, a repair, or an alarm. */
+  function settle(state: FrontendState, r: Request, verdict: Arrival, worker: string, ctx: C): void {
+    if (verdict === 'conflict') {
+      state.conflicts++;
+      ctx.log.error('two different tokens at one position', { req: r.id, attempt: r.attempt, worker });
+      lost(state, r, 'STREAM_BROKEN', '', worker, ctx);
+    } else if (verdict === 'overrun') resync(state, r, ctx);
+    else if (r.choices.every((choice) => choice.finished)) complete(state, r, ctx);
+  }
+
+  function releasePrefill(r: Request, ctx: C): void {
+    if (r.prefillReleased) return;
+    r.prefillReleased = true;
+    ctx.tell(router, { type: 'PrefillDone', num: r.num, attempt: r.attempt });
+  }
+
+  function deliver(
+    r: Request,
+    choice: ChoiceState,
+    tokens: readonly number[],
+    finish: number,
+    logprobs: readonly TokenLogprob[] | undefined,
+  ): void {
+    if (choice.finished) return;
+    let text = '';
+    for (const token of tokens) text += choice.detokenizer.push(token);
+    if (finish !== finishCodes.none) text += choice.detokenizer.end();
+    let stopped = false;
+    if (choice.stop !== undefined) {
+      const found = choice.stop.push(text);
+      stopped = found.stopped;
+      text = finish !== finishCodes.none && !stopped ? found.text + choice.stop.end() : found.text;
+    }
+    if (tokens.length > 0 || text !== '') r.stream.text(choice.index, text, tokens.length, logprobs);
+    if (stopped || finish !== finishCodes.none) {
+      choice.finished = true;
+      choice.early = [];
+      r.stream.finish(choice.index, stopped || finish !== finishCodes.length ? 'stop' : 'length');
+    }
+  }
+
+  function resyncWorker(state: FrontendState, worker: string, ctx: C): void {
+    for (const r of state.requests.values()) {
+      if (r.placement?.decode === worker || r.placement?.prefill === worker) resync(state, r, ctx);
+    }
+  }
+
+  /** Asks whoever decodes (or still prefills) to repeat from what the client has. */
+  function resync(state: FrontendState, r: Request, ctx: C): void {
+    if (r.resyncing || !r.placement || r.phase === 'queued') return;
+    r.resyncing = true;
+    const { num, attempt } = r;
+    const { prefill, decode } = r.placement;
+    const fromPrefill =
+      prefill !== undefined && r.choices.some((choice) => !choice.finished && choice.tokens.length === 0);
+    const worker = fromPrefill ? prefill : decode;
+    ctx.query(
+      fromPrefill ? prefillAddress(worker) : decodeAddress(worker),
+      'Resync',
+      { reply: replyOf(r), positions: r.choices.filter((c) => !c.finished).map((c) => [c.index, c.tokens.length]) },
+      'Resynced',
+      resyncMs,
+      (reply) => ({ type: 'Resynced', num, attempt, worker, reply }),
+      () => ({ type: 'ResyncFailed', num, attempt, worker }),
+    );
+  }
+
+  function resynced(state: FrontendState, r: Request, message: FrontendMessage & { type: 'Resynced' }, ctx: C): void {
+    r.resyncing = false;
+    const { worker, reply } = message;
+    if (!reply.known) {
+      // P forgets a request once D took it over; D may not have it yet. The sweep decides if neither ever answers.
+      if (r.phase === 'decoding') lost(state, r, 'STREAM_BROKEN', '', worker, ctx);
+      return;
+    }
+    const { num, attempt } = r;
+    for (const { choice: index, position, tokens, finish } of reply.items) {
+      const choice = r.choices[index];
+      if (choice === undefined) continue;
+      const item = { num, attempt, choice: index, position, tokens: [...tokens], finish };
+      const verdict = arrive(choice, item, (fresh, end, logprobs) => deliver(r, choice, fresh, end, logprobs));
+      if (verdict === 'conflict') return settle(state, r, verdict, worker, ctx);
+    }
+    settle(state, r, 'ok', worker, ctx);
+  }
+
+  function sweep(state: FrontendState, ctx: C): void {
+    ctx.after(sweepMs, { type: 'Sweep' });
+    if (state.brokerDownAt !== undefined) {
+      if (ctx.now() - state.brokerDownAt < config.brokerOutageMs) return;
+      for (const r of [...state.requests.values()]) fail(state, r, 'BROKER_DOWN', '', ctx);
+      return;
+    }
+    const now = clock(state, ctx);
+    for (const r of [...state.requests.values()]) {
+      if (r.phase === 'queued' && !r.begun && now - r.acceptedAt > beginAfterMs) begin(r);
+      if (now > r.totalBy) fail(state, r, 'TOTAL_TIMEOUT', '', ctx);
+      else if (now > r.acceptBy) lost(state, r, 'ACCEPT_TIMEOUT', '', suspect(r), ctx);
+      else if (now > r.phaseBy) expired(state, r, ctx);
+      else if (r.choices.some((choice) => choice.early.length > 0)) resync(state, r, ctx);
+    }
+  }
+
+  function expired(state: FrontendState, r: Request, ctx: C): void {
+    if (r.phase === 'queued') fail(state, r, 'QUEUE_TIMEOUT', '', ctx);
+    else lost(state, r, r.phase === 'prefilling' ? 'FIRST_TOKEN_TIMEOUT' : 'TOKEN_TIMEOUT', '', suspect(r), ctx);
+  }
+
+  /** Whose turn it was when a deadline passed. */
+  function suspect(r: Request): string {
+    const { prefill, decode } = r.placement ?? { prefill: undefined, decode: '' };
+    return r.phase === 'prefilling' && prefill !== undefined ? prefill : decode;
+  }
+
+  function workerGone(state: FrontendState, incarnation: string, reason: string, ctx: C): void {
+    state.frames.delete(incarnation);
+    for (const r of [...state.requests.values()]) {
+      const { prefill, decode } = r.placement ?? {};
+      // P's death matters only until D has the KV.
+      if (decode === incarnation || (prefill === incarnation && r.phase !== 'decoding')) {
+        lost(state, r, 'WORKER_DOWN', reason, incarnation, ctx);
+      }
+    }
+  }
+
+  function broker(state: FrontendState, up: boolean, ctx: C): void {
+    if (!up) {
+      state.brokerDownAt ??= ctx.now();
+      return;
+    }
+    if (state.brokerDownAt === undefined) return;
+    state.paused += ctx.now() - state.brokerDownAt;
+    state.brokerDownAt = undefined;
+    // Frames published during the outage are gone: ask for what is missing.
+    for (const r of state.requests.values()) resync(state, r, ctx);
+  }
+
+  /** The request a message of this attempt belongs to; anything older is counted and dropped. */
+  function current(state: FrontendState, num: number, attempt: number): Request | undefined {
+    const r = state.requests.get(num);
+    if (r?.attempt === attempt) return r;
+    state.stale++;
+    return undefined;
+  }
+
+  return {
+    name: 'frontend',
+    capacity: 100_000,
+    start(ctx) {
+      ctx.after(sweepMs, { type: 'Sweep' });
+      return {
+        requests: new Map(),
+        byTicket: new Map(),
+        frames: new Map(),
+        nextNum: 1,
+        accepted: 0,
+        stale: 0,
+        conflicts: 0,
+        migrations: 0,
+        draining: false,
+        brokerDownAt: undefined,
+        paused: 0,
+      };
+    },
+    handle(state, message, ctx) {
+      switch (message.type) {
+        case 'Frame':
+          frame(state, message.frame, ctx);
+          break;
+        case 'Submit':
+          submit(state, message, ctx);
+          break;
+        case 'ClientGone': {
+          const r = state.requests.get(state.byTicket.get(message.ticket) ?? -1);
+          if (!r) break;
+          abandon(state, r, undefined, ctx);
+          ended(state, r, 'cancelled', 'client_gone', ctx);
+          break;
+        }
+        case 'Routed': {
+          const r = current(state, message.num, message.attempt);
+          if (r) routed(state, r, message, ctx);
+          break;
+        }
+        case 'Queued':
+          break;
+        case 'Unroutable': {
+          const r = current(state, message.num, message.attempt);
+          if (r) fail(state, r, message.code, '', ctx);
+          break;
+        }
+        case 'Accepted': {
+          const r = current(state, message.body.num, message.attempt);
+          if (r) accepted(state, r, message, ctx);
+          break;
+        }
+        case 'Progress': {
+          const r = current(state, message.body.num, message.attempt);
+          if (r && r.phase === 'prefilling') r.phaseBy = clock(state, ctx) + config.firstTokenMs;
+          break;
+        }
+        case 'Refused':
+        case 'Failed': {
+          const r = current(state, message.body.num, message.attempt);
+          const { code, message: detail, worker } = message.body;
+          // A prefill leg that fails after D has taken over concerns nobody.
+          if (r && !(message.body.leg === 'prefill' && r.phase === 'decoding'))
+            lost(state, r, code, detail, worker, ctx);
+          break;
+        }
+        case 'Undelivered': {
+          const r = current(state, message.num, message.attempt);
+          if (r) lost(state, r, message.code, '', message.worker, ctx);
+          break;
+        }
+        case 'Resynced': {
+          const r = current(state, message.num, message.attempt);
+          if (r) resynced(state, r, message, ctx);
+          break;
+        }
+        case 'ResyncFailed': {
+          const r = current(state, message.num, message.attempt);
+          if (r) r.resyncing = false;
+          break;
+        }
+        case 'WorkerGone':
+          workerGone(state, message.incarnation, message.reason, ctx);
+          break;
+        case 'Broker':
+          broker(state, message.up, ctx);
+          break;
+        case 'Drain':
+          state.draining = true;
+          break;
+        case 'Sweep':
+          sweep(state, ctx);
+          break;
+        case 'Facts':
+          ctx.tell(message.replyTo, facts(state));
+          break;
+      }
+      return state;
+    },
+    stopped(state) {
+      for (const r of state.requests.values()) r.stream.fail(clientError('DRAINING', ''));
+    },
+  };
+}
+
+function facts(state: FrontendState): FrontendFacts {
+  const byPhase: Record<string, number> = {};
+  for (const { phase } of state.requests.values()) byPhase[phase] = (byPhase[phase] ?? 0) + 1;
+  const inFlight = state.requests.size;
+  const { accepted, stale, conflicts, migrations } = state;
+  return { inFlight, accepted, ended: accepted - inFlight, byPhase, stale, conflicts, migrations };
+}
+
+const tokensOf = (r: Request) => r.choices.reduce((sum, choice) => sum + choice.tokens.length, 0);
+const prefillAddress = (incarnation: string) => address('prefill', incarnation, 'worker');
+const decodeAddress = (incarnation: string) => address('decode', incarnation, 'worker');

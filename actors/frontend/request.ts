@@ -1,0 +1,104 @@
+/** One request's life as data: phases, the transition table, and what the frontend keeps of each choice (design 5.2). */
+import type { Sampling } from '../../transport/index.js';
+import type { ClientStream, Detokenizer, Prepared, TokenLogprob } from './ports.js';
+import type { StopScanner } from './stop-strings.js';
+
+export type Phase =
+  | 'accepted'
+  | 'preparing'
+  | 'queued'
+  | 'prefilling'
+  | 'transferring'
+  | 'decoding'
+  | 'migrating'
+  | 'ended';
+
+export type PhaseEvent =
+  | 'prepare'
+  /** Validated and admitted. */
+  | 'admit'
+  /** Prefill or Generate has been sent. */
+  | 'dispatch'
+  /** P's token 1. */
+  | 'firstToken'
+  /** A token from the worker that decodes. */
+  | 'decodeToken'
+  /** A leg refused, died, timed out or failed, and another worker may do better. */
+  | 'lost'
+  | 'requeue'
+  | 'end';
+
+/** The whole state machine. An empty cell is a bug and throws. */
+export const transitions: Readonly<Record<Phase, Readonly<Partial<Record<PhaseEvent, Phase>>>>> = {
+  accepted: { prepare: 'preparing', end: 'ended' },
+  preparing: { admit: 'queued', end: 'ended' },
+  queued: { dispatch: 'prefilling', lost: 'migrating', end: 'ended' },
+  prefilling: { firstToken: 'transferring', decodeToken: 'decoding', lost: 'migrating', end: 'ended' },
+  transferring: { firstToken: 'transferring', decodeToken: 'decoding', lost: 'migrating', end: 'ended' },
+  decoding: { firstToken: 'decoding', decodeToken: 'decoding', lost: 'migrating', end: 'ended' },
+  migrating: { requeue: 'queued', end: 'ended' },
+  ended: {},
+};
+
+export function nextPhase(phase: Phase, event: PhaseEvent): Phase {
+  const next = transitions[phase][event];
+  if (next === undefined) throw new Error(`illegal transition: ${event} while ${phase}`);
+  return next;
+}
+
+/** Tokens that came before their turn: token 1 comes from P, token 2 from D, and two publishers have no mutual order. */
+export interface Early {
+  readonly position: number;
+  readonly tokens: readonly number[];
+  readonly finish: number;
+  readonly logprobs: readonly TokenLogprob[] | undefined;
+}
+
+export interface ChoiceState {
+  readonly index: number;
+  /** Everything delivered so far; its length is the next position. */
+  readonly tokens: number[];
+  readonly detokenizer: Detokenizer;
+  readonly stop: StopScanner | undefined;
+  early: Early[];
+  /** Set once: the choice is over for the client. */
+  finished: boolean;
+}
+
+/** Where the current attempt runs. */
+export interface Placement {
+  /** Undefined: aggregated, D does both. */
+  readonly prefill: string | undefined;
+  readonly decode: string;
+}
+
+export interface Request {
+  readonly num: number;
+  readonly ticket: number;
+  readonly id: string;
+  readonly stream: ClientStream;
+  readonly trace: string | undefined;
+  readonly acceptedAt: number;
+  prepared: Prepared;
+  sampling: Sampling;
+  phase: Phase;
+  attempt: number;
+  placement: Placement | undefined;
+  /** Incarnations that failed this request: not tried again. */
+  readonly tried: Set<string>;
+  choices: ChoiceState[];
+  /** `begin` was called: the client has its status line. */
+  begun: boolean;
+  prefillReleased: boolean;
+  /** Deadlines on the frontend's clock; Infinity = none. Checked by the sweep, so tokens cost no timer. */
+  acceptBy: number;
+  phaseBy: number;
+  totalBy: number;
+  /** Until when it may wait for a worker; renewed by a migration, not by a full worker. */
+  queueBy: number;
+  dispatchedAt: number;
+  firstTokenAt: number;
+  cachedTokens: number;
+  /** A Resync is under way. */
+  resyncing: boolean;
+}

@@ -1,0 +1,115 @@
+/**
+ * The prefill worker: computes prompts, samples the first token of each fresh choice and sends it straight to the gateway, and
+ * offers finished KV blocks to D while later ones are computed (design 5.3, prefill-first).
+ */
+import { address, type Body, finishCodes } from '../../transport/index.js';
+import type { FirstToken, GpuMessage } from '../gpu/gpu.js';
+import type { Behaviour, Ref } from '../kernel/contract.js';
+import type { Job } from '../worker/jobs.js';
+import {
+  type WorkerConfig,
+  type WorkerCtx,
+  type WorkerMessage,
+  type WorkerState,
+  workerActor,
+} from '../worker/worker.js';
+
+/** D's grant lapses without news from P; an empty offer is news. */
+const renewMs = 1_000;
+
+/** `pool`: what the engine exports from; read at each offer, for the engine creates it when it starts. */
+export function prefillActor(
+  config: WorkerConfig,
+  gpu: Ref<GpuMessage>,
+  pool: () => Body<'KvOffer'>['pool'],
+): Behaviour<WorkerMessage, WorkerState> {
+  return workerActor(config, gpu, (api) => {
+    const decodeOf = (job: Job) => address('decode', job.peer ?? 'none', 'worker');
+
+    function offer(job: Job, blocks: Body<'KvOffer'>['blocks'], now: number, ctx: WorkerCtx): void {
+      job.expiresAt = now + renewMs;
+      ctx.frame(
+        decodeOf(job),
+        'KvOffer',
+        { reply: { gateway: job.gateway, num: job.num }, pool: pool(), blocks },
+        api.headOf(job),
+      );
+    }
+
+    function handOver(job: Job, state: WorkerState, ctx: WorkerCtx): void {
+      const first = firstTokens(job);
+      if (first.length === job.work.choices.length && first.every(({ finished }) => finished)) {
+        // The request ends at token 1: nobody needs the KV. The job stays until the gateway has all tokens.
+        ctx.tell(api.gpu, { type: 'ReleaseKey', key: job.key });
+        job.phase = 'decoding';
+        job.expiresAt = ctx.now() + config.keepMs;
+        return;
+      }
+      job.phase = 'handing';
+      job.expiresAt = ctx.now() + config.leaseMs;
+      const handoff = {
+        pool: pool(),
+        fingerprint: config.fingerprint,
+        kvType: config.kvType,
+        layout: config.layout,
+        blockTokens: config.blockTokens,
+        promptTokens: job.work.prompt.length,
+        firstBlock: job.blocks[0]?.index ?? Math.ceil(job.work.prompt.length / config.blockTokens),
+        blocks: job.blocks,
+        leaseMs: config.leaseMs,
+      };
+      ctx.command(
+        decodeOf(job),
+        'PrefillDone',
+        { reply: { gateway: job.gateway, num: job.num }, handoff, first, cachedTokens: job.cachedTokens },
+        api.headOf(job),
+        (code) => ({ type: 'Undelivered', key: job.key, code }),
+      );
+    }
+
+    return {
+      begin(job, command, request) {
+        if (command.type !== 'Prefill') return undefined;
+        job.phase = 'computing';
+        job.expiresAt = job.toldAt + renewMs;
+        return { type: 'Prefill', request, haveBlocks: command.body.haveBlocks, leaseMs: config.leaseMs };
+      },
+      other(state, message, ctx) {
+        if (message.type !== 'KvRelease') return;
+        const job = api.find(state, message);
+        if (job?.phase === 'handing') api.drop(state, job, ctx);
+      },
+      stepped(state, step, ctx) {
+        const now = ctx.now();
+        for (const { key, blocks } of step.exported) {
+          const job = state.jobs.byKey.get(key);
+          if (!job) continue;
+          job.blocks.push(...blocks);
+          offer(job, [...blocks], now, ctx);
+        }
+        for (const { key, cachedTokens } of step.prefilled) {
+          const job = state.jobs.byKey.get(key);
+          if (!job) continue;
+          job.cachedTokens = Math.max(job.cachedTokens, cachedTokens);
+          handOver(job, state, ctx);
+        }
+      },
+      tick(state, job, now, ctx) {
+        if (now < job.expiresAt) return;
+        if (job.phase === 'computing') offer(job, [], now, ctx);
+        else if (job.phase === 'handing')
+          api.fail(state, job, 'GPU_HANDOFF_GONE', 'the decode worker did not fetch the KV in time', ctx);
+        else api.drop(state, job, ctx);
+      },
+    };
+  });
+}
+
+function firstTokens(job: Job): FirstToken[] {
+  const first: FirstToken[] = [];
+  for (const [choice, { from, tokens, finish }] of job.retained) {
+    const token = tokens[0];
+    if (from === 0 && token !== undefined) first.push({ choice, token, finished: finish !== finishCodes.none });
+  }
+  return first;
+}

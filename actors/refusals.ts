@@ -1,0 +1,87 @@
+/**
+ * What a refusal or a failure means, in one table: design 8.2 and 9. A code that is not listed is treated as
+ * `internal`: an unknown answer is never a reason to hang.
+ */
+import type { RequestError } from './frontend/ports.js';
+
+export interface RefusalMeaning {
+  /** Another worker may succeed: the request migrates. */
+  readonly elsewhere: boolean;
+  /** The worker is at fault: keep it out of routing for a while. */
+  readonly inhibit: boolean;
+  /** The worker will not come back under this incarnation: drop it from view. */
+  readonly drop: boolean;
+  /** HTTP status when no attempt is left. */
+  readonly status: number;
+  /** What the client reads. `%s` is the worker's own message, shown only where it speaks of the client's input. */
+  readonly text: string;
+}
+
+const row = (elsewhere: boolean, inhibit: boolean, drop: boolean, status: number, text: string): RefusalMeaning => ({
+  elsewhere,
+  inhibit,
+  drop,
+  status,
+  text,
+});
+
+export const refusals = {
+  // the engine
+  GPU_FULL: row(true, false, false, 529, 'All workers for this model are full.'),
+  GPU_TOO_LONG: row(false, false, false, 400, '%s'),
+  GPU_BAD_REQUEST: row(false, false, false, 400, '%s'),
+  GPU_UNKNOWN_KEY: row(true, false, false, 503, 'The worker lost the request.'),
+  GPU_DECODE_FAILED: row(true, true, false, 503, 'The engine failed on this request.'),
+  GPU_HANDOFF_MISMATCH: row(true, true, false, 503, 'The KV hand-off failed verification.'),
+  GPU_HANDOFF_GONE: row(true, false, false, 503, 'The KV hand-off was lost.'),
+  GPU_POOL_FULL: row(true, false, false, 529, 'The prefill worker has no room to hand over KV.'),
+  GPU_STOPPED: row(true, false, true, 503, 'The engine stopped.'),
+  // the worker
+  WRK_DRAINING: row(true, false, true, 503, 'The worker is shutting down.'),
+  WRK_WRONG_MODEL: row(true, false, false, 503, 'The worker serves another model.'),
+  WRK_WRONG_INCARNATION: row(true, false, true, 503, 'The worker was restarted.'),
+  WRK_EXPIRED: row(false, false, false, 504, 'The deadline of the request passed before a worker took it.'),
+  WRK_TOO_MANY: row(true, false, false, 529, 'The worker holds as many requests as it may.'),
+  WRK_GRANT_LAPSED: row(true, false, false, 503, 'The prompt was not computed in time.'),
+  WRK_MALFORMED: row(false, false, false, 500, 'A worker could not read the request.'),
+  // what the frontend sees by itself
+  WORKER_DOWN: row(true, false, true, 503, 'The worker died.'),
+  ACCEPT_TIMEOUT: row(true, true, false, 503, 'The worker did not answer in time.'),
+  FIRST_TOKEN_TIMEOUT: row(true, true, false, 504, 'No token came in time.'),
+  TOKEN_TIMEOUT: row(true, true, false, 504, 'The tokens stopped coming.'),
+  STREAM_BROKEN: row(true, true, false, 503, 'The token stream broke.'),
+  QUEUE_TIMEOUT: row(false, false, false, 503, 'No worker became free in time.'),
+  TOTAL_TIMEOUT: row(false, false, false, 504, 'The request took longer than it may.'),
+  NO_WORKER: row(false, false, false, 503, 'No worker serves this model at the moment.'),
+  TOO_MANY_CHOICES: row(false, false, false, 400, 'n is larger than the number of slots of a worker.'),
+  QUEUE_FULL: row(false, false, false, 529, 'Too many requests are waiting.'),
+  GATEWAY_FULL: row(false, false, false, 529, 'This gateway holds as many requests as it may.'),
+  BROKER_DOWN: row(false, false, false, 503, 'The message broker is away.'),
+  DRAINING: row(false, false, false, 503, 'This gateway is shutting down.'),
+  NET_OUTBOX_FULL: row(false, false, false, 503, 'Too many messages wait for the broker.'),
+  NET_REFUSED: row(true, false, false, 503, 'The broker refused a message.'),
+  NET_TIMEOUT: row(true, false, false, 503, 'The broker did not store a message in time.'),
+  INTERNAL: row(true, false, false, 500, 'Something went wrong inside.'),
+} as const satisfies Record<string, RefusalMeaning>;
+
+export type RefusalCode = keyof typeof refusals;
+
+export function meaningOf(code: string): RefusalMeaning {
+  return Object.hasOwn(refusals, code) ? refusals[code as RefusalCode] : refusals.INTERNAL;
+}
+
+const types: Readonly<Record<number, string>> = { 400: 'invalid_request_error', 429: 'rate_limit_error' };
+
+/** How a code reads to an HTTP client (design 9). */
+export function clientError(code: string, detail: string): RequestError {
+  const { status, text } = meaningOf(code);
+  const waiting = status === 503 || status === 529;
+  return {
+    status,
+    type: types[status] ?? (waiting ? 'service_unavailable_error' : 'server_error'),
+    code: code === 'GPU_TOO_LONG' ? 'context_length_exceeded' : code.toLowerCase(),
+    param: null,
+    message: text.replace('%s', () => detail),
+    ...(waiting ? { retryAfterMs: 1000 } : {}),
+  };
+}

@@ -1,0 +1,109 @@
+/** What a worker knows of the requests it serves: by engine key for the data path, by (gateway, number) for messages. */
+import type { Address, BlockRef, Envelope, Work } from '../../transport/index.js';
+
+/** Tokens of one choice that this worker has sent, kept until the request's end is acknowledged (for Resync). */
+export interface Retained {
+  /** Position of tokens[0]. */
+  readonly from: number;
+  readonly tokens: number[];
+  finish: number;
+}
+
+export interface Job {
+  readonly key: number;
+  readonly gateway: string;
+  readonly num: number;
+  readonly attempt: number;
+  readonly req: string;
+  readonly trace: string | undefined;
+  /** The frontend that answers go to. */
+  readonly from: Address;
+  readonly work: Work;
+  /** The other leg's incarnation; undefined when this worker does both. */
+  readonly peer: string | undefined;
+  /** Verdict came: the gateway has its Accepted. */
+  accepted: boolean;
+  phase: 'held' | 'computing' | 'handing' | 'decoding';
+  readonly retained: Map<number, Retained>;
+  /** Exported so far (P). */
+  readonly blocks: BlockRef[];
+  cachedTokens: number;
+  cachedSent: boolean;
+  /** The request's own deadline: nobody reads answers after it. */
+  readonly deadlineAt: number;
+  /** When the present phase ends by itself; never later than it must, so that no job outlives its purpose. */
+  expiresAt: number;
+  /** Last time the peer or the gateway heard of progress. */
+  toldAt: number;
+}
+
+export type JobCommand = Envelope<'Reserve' | 'Prefill' | 'Generate'>;
+
+export interface Jobs {
+  readonly byKey: Map<number, Job>;
+  readonly byRequest: Map<string, Job>;
+  /** Cancels that overtook what they cancel: request → attempt and when to forget it. */
+  readonly tombstones: Map<string, { readonly attempt: number; readonly until: number }>;
+  nextKey: number;
+}
+
+const tombstoneMs = 60_000;
+/** Oldest go first beyond this: a tombstone that is missed costs one wasted computation, never a wrong answer. */
+const tombstoneLimit = 10_000;
+
+export function newJobs(): Jobs {
+  return { byKey: new Map(), byRequest: new Map(), tombstones: new Map(), nextKey: 1 };
+}
+
+export const requestKey = (gateway: string, num: number) => `${gateway}/${num}`;
+
+export function openJob(jobs: Jobs, command: JobCommand, peer: string | undefined, now: number): Job {
+  const { reply, work } = command.body;
+  const job: Job = {
+    key: jobs.nextKey++,
+    gateway: reply.gateway,
+    num: reply.num,
+    attempt: command.attempt,
+    req: command.req,
+    trace: command.trace,
+    from: command.from,
+    work,
+    peer,
+    accepted: false,
+    phase: 'held',
+    retained: new Map(),
+    blocks: [],
+    cachedTokens: 0,
+    cachedSent: false,
+    deadlineAt: now + command.budgetMs,
+    expiresAt: now + command.budgetMs,
+    toldAt: now,
+  };
+  jobs.byKey.set(job.key, job);
+  jobs.byRequest.set(requestKey(job.gateway, job.num), job);
+  return job;
+}
+
+export function closeJob(jobs: Jobs, job: Job): void {
+  jobs.byKey.delete(job.key);
+  const key = requestKey(job.gateway, job.num);
+  if (jobs.byRequest.get(key) === job) jobs.byRequest.delete(key);
+}
+
+export function bury(jobs: Jobs, request: string, attempt: number, now: number): void {
+  jobs.tombstones.delete(request);
+  jobs.tombstones.set(request, { attempt, until: now + tombstoneMs });
+  if (jobs.tombstones.size <= tombstoneLimit) return;
+  for (const oldest of jobs.tombstones.keys()) {
+    jobs.tombstones.delete(oldest);
+    break;
+  }
+}
+
+export function isBuried(jobs: Jobs, request: string, attempt: number): boolean {
+  return attempt <= (jobs.tombstones.get(request)?.attempt ?? 0);
+}
+
+export function sweepTombstones(jobs: Jobs, now: number): void {
+  for (const [request, { until }] of jobs.tombstones) if (now > until) jobs.tombstones.delete(request);
+}

@@ -1,0 +1,331 @@
+/**
+ * What prefill and decode workers have in common: admission, cancellation, expiry, repetition and draining. The two roles
+ * differ in what they do with a command and a step; each gives a `Role`.
+ */
+import type { EngineRequest, EngineStep } from '../../gpu/index.js';
+import type { Body, Envelope, Head, Leg } from '../../transport/index.js';
+import type { GpuMessage, GpuNews } from '../gpu/gpu.js';
+import type { Behaviour, Ctx, Ref } from '../kernel/contract.js';
+import { framesOf, repeatFrom } from './frames.js';
+import {
+  bury,
+  closeJob,
+  isBuried,
+  type Job,
+  type JobCommand,
+  type Jobs,
+  newJobs,
+  openJob,
+  requestKey,
+  sweepTombstones,
+} from './jobs.js';
+
+export interface WorkerConfig {
+  readonly leg: Leg;
+  readonly incarnation: string;
+  readonly model: string;
+  readonly fingerprint: string;
+  readonly kvType: string;
+  readonly layout: string;
+  readonly blockTokens: number;
+  /** Most requests held in any state; one more is refused with WRK_TOO_MANY. */
+  readonly maxJobs: number;
+  /** D's grant lapses after this without news from P. */
+  readonly grantMs: number;
+  /** P keeps exported blocks for this long after the prompt is finished. */
+  readonly leaseMs: number;
+  /** How long output tokens are kept if the end of a request is never acknowledged. */
+  readonly keepMs: number;
+}
+
+export type WorkerMessage =
+  | Envelope<'Reserve' | 'Prefill' | 'Generate' | 'PrefillDone' | 'Cancel' | 'KvOffer' | 'KvRelease' | 'Ended'>
+  | GpuNews
+  | { readonly type: 'Sweep' }
+  | { readonly type: 'GatewayGone'; readonly incarnation: string }
+  /** No new work; `idle` is told once when the last job has ended. */
+  | { readonly type: 'Drain'; readonly idle: Ref<{ readonly type: 'Idle' }> }
+  | { readonly type: 'ResyncAsk'; readonly body: Body<'Resync'>; readonly replyTo: Ref<Body<'Resynced'>> }
+  | { readonly type: 'Undelivered'; readonly key: number; readonly code: string }
+  | { readonly type: 'FactsAsk'; readonly replyTo: Ref<WorkerFacts> };
+
+export interface WorkerFacts {
+  readonly jobs: number;
+  readonly accepted: number;
+  readonly refused: number;
+  readonly ended: number;
+}
+
+export interface WorkerState {
+  readonly jobs: Jobs;
+  /** Frames sent to each gateway: a hole tells it to resync. */
+  readonly frameSeq: Map<string, number>;
+  idle: Ref<{ readonly type: 'Idle' }> | undefined;
+  accepted: number;
+  refused: number;
+}
+
+export type WorkerCtx = Ctx<WorkerMessage>;
+
+/** What a role adds to the common worker. */
+export interface Role {
+  /** Commands this role takes. Each opens a job and asks the engine; `undefined` = not for this role. */
+  begin(job: Job, command: JobCommand, request: EngineRequest): GpuMessage | undefined;
+  /** Messages only this role knows. */
+  other(state: WorkerState, message: WorkerMessage, ctx: WorkerCtx): void;
+  /** After the tokens of a step have left. */
+  stepped(state: WorkerState, step: EngineStep, ctx: WorkerCtx): void;
+  /** Twice a second, for every job. */
+  tick(state: WorkerState, job: Job, now: number, ctx: WorkerCtx): void;
+}
+
+const sweepMs = 500;
+
+export function workerActor(
+  config: WorkerConfig,
+  gpu: Ref<GpuMessage>,
+  role: (api: WorkerApi) => Role,
+): Behaviour<WorkerMessage, WorkerState> {
+  const api = workerApi(config, gpu);
+  const mine = role(api);
+
+  function command(state: WorkerState, message: JobCommand, ctx: WorkerCtx): void {
+    const { reply, work } = message.body;
+    const key = requestKey(reply.gateway, reply.num);
+    if (isBuried(state.jobs, key, message.attempt)) return;
+    const known = state.jobs.byRequest.get(key);
+    if (known && known.attempt >= message.attempt) {
+      // A repeat: the answer may have been lost, the work has not.
+      if (known.attempt === message.attempt && known.accepted) api.accept(known, 0, ctx);
+      return;
+    }
+    if (known) api.drop(state, known, ctx);
+    const refuse = (code: string, text: string) => {
+      state.refused++;
+      ctx.frame(
+        message.from,
+        'Refused',
+        { num: reply.num, leg: config.leg, worker: config.incarnation, code, message: text },
+        api.headOf(message),
+      );
+    };
+    if (state.idle) return refuse('WRK_DRAINING', '');
+    if (work.model !== config.model) return refuse('WRK_WRONG_MODEL', `serves ${config.model}`);
+    if (state.jobs.byKey.size >= config.maxJobs) return refuse('WRK_TOO_MANY', '');
+    const peer =
+      message.type === 'Reserve' ? message.body.prefill : message.type === 'Prefill' ? message.body.decode : undefined;
+    const job = openJob(state.jobs, message, peer, ctx.now());
+    const order = mine.begin(job, message, engineRequest(job));
+    if (order) {
+      ctx.tell(gpu, order);
+      return;
+    }
+    closeJob(state.jobs, job);
+    refuse('WRK_MALFORMED', `a ${config.leg} worker takes no ${message.type}`);
+  }
+
+  function verdict(state: WorkerState, message: GpuNews & { type: 'Verdict' }, ctx: WorkerCtx): void {
+    const job = state.jobs.byKey.get(message.key);
+    if (!job) return;
+    if (message.verdict.ok) {
+      job.accepted = true;
+      state.accepted++;
+      api.accept(job, message.verdict.haveBlocks ?? 0, ctx);
+    } else if (job.accepted) api.fail(state, job, message.verdict.code, message.verdict.message, ctx);
+    else {
+      state.refused++;
+      const { code, message: text } = message.verdict;
+      ctx.frame(
+        job.from,
+        'Refused',
+        { num: job.num, leg: config.leg, worker: config.incarnation, code, message: text },
+        api.headOf(job),
+      );
+      closeJob(state.jobs, job);
+    }
+  }
+
+  function step(state: WorkerState, { step: news }: GpuNews & { type: 'Step' }, ctx: WorkerCtx): void {
+    for (const [key, , , cached] of news.progress) {
+      const job = state.jobs.byKey.get(key);
+      if (job) job.cachedTokens = Math.max(job.cachedTokens, cached);
+    }
+    if (news.tokens.length > 0) {
+      for (const [gateway, items] of framesOf(state.jobs, news.tokens)) {
+        const seq = (state.frameSeq.get(gateway) ?? 0) + 1;
+        state.frameSeq.set(gateway, seq);
+        ctx.step(gateway, { worker: config.incarnation, seq, items });
+      }
+    }
+    const now = ctx.now();
+    for (const [key, done, total] of news.progress) {
+      const job = state.jobs.byKey.get(key);
+      if (job && now - job.toldAt >= sweepMs) {
+        job.toldAt = now;
+        ctx.frame(
+          job.from,
+          'Progress',
+          { num: job.num, leg: config.leg, worker: config.incarnation, done, total },
+          api.headOf(job),
+        );
+      }
+    }
+    mine.stepped(state, news, ctx);
+    for (const { key, code, message } of news.failed) {
+      const job = state.jobs.byKey.get(key);
+      if (job) api.fail(state, job, code, message, ctx);
+    }
+  }
+
+  function sweep(state: WorkerState, ctx: WorkerCtx): void {
+    ctx.after(sweepMs, { type: 'Sweep' });
+    const now = ctx.now();
+    for (const job of [...state.jobs.byKey.values()]) mine.tick(state, job, now, ctx);
+    sweepTombstones(state.jobs, now);
+    whenIdle(state, ctx);
+  }
+
+  function whenIdle(state: WorkerState, ctx: WorkerCtx): void {
+    if (state.idle && state.jobs.byKey.size === 0) ctx.tell(state.idle, { type: 'Idle' });
+  }
+
+  return {
+    name: 'worker',
+    capacity: 100_000,
+    overflow: 'crash',
+    start(ctx) {
+      ctx.tell(gpu, { type: 'Attach', worker: ctx.self });
+      ctx.after(sweepMs, { type: 'Sweep' });
+      return { jobs: newJobs(), frameSeq: new Map(), idle: undefined, accepted: 0, refused: 0 };
+    },
+    handle(state, message, ctx) {
+      switch (message.type) {
+        case 'Step':
+          step(state, message, ctx);
+          break;
+        case 'Reserve':
+        case 'Prefill':
+        case 'Generate':
+          command(state, message, ctx);
+          break;
+        case 'Verdict':
+          verdict(state, message, ctx);
+          break;
+        case 'Cancel': {
+          const { reply } = message.body;
+          bury(state.jobs, requestKey(reply.gateway, reply.num), message.attempt, ctx.now());
+          const job = api.find(state, message);
+          if (job) api.drop(state, job, ctx);
+          break;
+        }
+        case 'Ended': {
+          const job = api.find(state, message);
+          if (job) api.drop(state, job, ctx);
+          break;
+        }
+        case 'GatewayGone':
+          for (const job of [...state.jobs.byKey.values()]) {
+            if (job.gateway === message.incarnation) api.drop(state, job, ctx);
+          }
+          state.frameSeq.delete(message.incarnation);
+          break;
+        case 'ResyncAsk': {
+          const { reply, positions } = message.body;
+          const job = state.jobs.byRequest.get(requestKey(reply.gateway, reply.num));
+          ctx.tell(message.replyTo, { known: job !== undefined, items: job ? repeatFrom(job, positions) : [] });
+          break;
+        }
+        case 'Undelivered': {
+          const job = state.jobs.byKey.get(message.key);
+          if (job) api.fail(state, job, message.code, '', ctx);
+          break;
+        }
+        case 'Drain':
+          state.idle = message.idle;
+          whenIdle(state, ctx);
+          break;
+        case 'Sweep':
+          sweep(state, ctx);
+          break;
+        case 'FactsAsk': {
+          const jobs = state.jobs.byKey.size;
+          ctx.tell(message.replyTo, {
+            jobs,
+            accepted: state.accepted,
+            refused: state.refused,
+            ended: state.accepted - jobs,
+          });
+          break;
+        }
+        default:
+          mine.other(state, message, ctx);
+      }
+      return state;
+    },
+  };
+}
+
+/** What a role may do with a job. */
+export interface WorkerApi {
+  readonly config: WorkerConfig;
+  readonly gpu: Ref<GpuMessage>;
+  headOf(of: { req: string; attempt: number; trace?: string | undefined }): Head;
+  /** The job a message means, unless it is about an older attempt. */
+  find(
+    state: WorkerState,
+    message: Envelope<'Cancel' | 'Ended' | 'KvOffer' | 'KvRelease' | 'PrefillDone'>,
+  ): Job | undefined;
+  accept(job: Job, haveBlocks: number, ctx: WorkerCtx): void;
+  /** The leg broke: the gateway hears why, everything it held is freed. */
+  fail(state: WorkerState, job: Job, code: string, message: string, ctx: WorkerCtx): void;
+  /** Ends a job without a word to the gateway. */
+  drop(state: WorkerState, job: Job, ctx: WorkerCtx): void;
+}
+
+function workerApi(config: WorkerConfig, gpu: Ref<GpuMessage>): WorkerApi {
+  const headOf: WorkerApi['headOf'] = ({ req, attempt, trace }) => ({
+    req,
+    attempt,
+    budgetMs: config.keepMs,
+    ...(trace === undefined ? {} : { trace }),
+  });
+  const drop: WorkerApi['drop'] = (state, job, ctx) => {
+    ctx.tell(gpu, { type: 'CancelKey', key: job.key });
+    ctx.tell(gpu, { type: 'ReleaseKey', key: job.key });
+    closeJob(state.jobs, job);
+    if (state.idle && state.jobs.byKey.size === 0) ctx.tell(state.idle, { type: 'Idle' });
+  };
+  return {
+    config,
+    gpu,
+    headOf,
+    find(state, message) {
+      const { gateway, num } = message.body.reply;
+      const job = state.jobs.byRequest.get(requestKey(gateway, num));
+      return job && job.attempt <= message.attempt ? job : undefined;
+    },
+    accept(job, haveBlocks, ctx) {
+      ctx.frame(
+        job.from,
+        'Accepted',
+        { num: job.num, leg: config.leg, worker: config.incarnation, haveBlocks },
+        headOf(job),
+      );
+    },
+    fail(state, job, code, message, ctx) {
+      ctx.frame(
+        job.from,
+        'Failed',
+        { num: job.num, leg: config.leg, worker: config.incarnation, code, message: message.slice(0, 2000) },
+        headOf(job),
+      );
+      drop(state, job, ctx);
+    },
+    drop,
+  };
+}
+
+function engineRequest(job: Job): EngineRequest {
+  const { prompt, choices, sampling, maxTokens, minTokens, ignoreEos, logprobs, cacheSalt } = job.work;
+  return { key: job.key, prompt, choices, sampling, maxTokens, minTokens, ignoreEos, logprobs, cacheSalt };
+}
