@@ -45,7 +45,12 @@ export interface Ctx<M> {
   ask<T, R>(to: Ref<T>, build: (replyTo: Ref<R>) => T, timeoutMs: number, answer: (reply: R) => M, late: () => M): void;
   /** `onExit` arrives when the target ends, at once if it has ended already. */
   watch(target: Ref<never>, onExit: (reason: ExitReason) => M): void;
-  /** Ends this actor after the current message. */
+  /**
+   * The result of a native promise as this actor's own message: `got`, or `failed` (also with ACT_TIMEOUT after
+   * `timeoutMs`), exactly once; neither if the actor ends before.
+   */
+  pipe<T>(work: Promise<T>, timeoutMs: number, got: (value: T) => M, failed: (error: Error) => M): void;
+  /** Ends this actor after the current message, reason normal; what else its mailbox holds becomes dead letters. */
   stop(): void;
 
   /** Command to another process. `refused` arrives if it could not be stored; storing is otherwise silent. */
@@ -104,30 +109,43 @@ export interface World {
 
 /** Called once per delivery, before `handle`: the one place where all traffic can be seen or recorded. */
 export interface Recorder {
+  /** `ordinal` counts the deliveries of one incarnation from 1. A throw is logged and changes nothing. */
   delivery(actor: string, ordinal: number, message: unknown): void;
 }
 
 export interface DeadLetter {
   readonly to: string;
   readonly message: unknown;
+  /** stopped: no such actor any more. stale: its address has a newer incarnation, or the answer came late or twice. */
   readonly reason: 'stopped' | 'full' | 'stale';
 }
 
 /** A set of actors in one process, on one dispatcher. */
 export interface Kernel {
+  /**
+   * Runs `start` before it returns; a throw there makes an actor that has ended already, reason error. Throws
+   * ACT_NAME_TAKEN while an earlier actor of this address lives, ACT_KERNEL_DOWN after shutdown.
+   */
   spawn<M, S>(behaviour: Behaviour<M, S>, address: Address): Ref<M>;
   /** Delivers from outside any actor (sockets, engine callbacks, specs). False if it became a dead letter. */
   tell<M>(to: Ref<M>, message: M): boolean;
+  /** Rejects with ACT_TIMEOUT, or at once with ACT_UNDELIVERED if the question became a dead letter. */
   ask<M, R>(to: Ref<M>, build: (replyTo: Ref<R>) => M, timeoutMs: number): Promise<R>;
-  /** Lets the actor finish what its mailbox holds up to now, for at most `deadlineMs`, then ends it. */
+  /**
+   * Lets the actor finish what its mailbox holds up to now, for at most `deadlineMs`, then ends it: reason shutdown, or
+   * killed if the deadline came first. From now on it takes no message, and its timers and asks are void.
+   */
   stop(target: Ref<never>, deadlineMs: number): Promise<ExitReason>;
+  /** Ends the actor now, or after the message it is handling. */
   kill(target: Ref<never>): Promise<ExitReason>;
   /** Resolves when the actor has ended, at once if it has already. */
   exit(target: Ref<never>): Promise<ExitReason>;
+  /** How the actor ended; undefined while it lives. */
+  ended(target: Ref<never>): ExitReason | undefined;
   /** Messages waiting, for status and metrics. */
   depth(target: Ref<never>): number;
   onDeadLetter(listener: (letter: DeadLetter) => void): () => void;
   readonly counters: { readonly delivered: number; readonly deadLetters: number; readonly crashes: number };
-  /** Stops every actor in reverse order of spawning. */
+  /** Stops every actor in reverse order of spawning, one after the other; those left at the deadline are killed. A second call can only shorten it. */
   shutdown(deadlineMs: number): Promise<void>;
 }
