@@ -1,0 +1,35 @@
+// Runs the programs that set-up needs.
+import { execFile, spawn } from 'node:child_process';
+import { SetupError } from './report.mjs';
+
+/** How much of a failed program's output is worth showing. */
+const TAIL_LINES = 25;
+
+/** What `command --version` or the like prints, or undefined if it cannot be run. */
+export function probe(command, args) {
+  return new Promise((resolve) => {
+    execFile(command, args, { timeout: 10_000 }, (error, stdout, stderr) =>
+      resolve(error ? undefined : `${stdout}${stderr}`),
+    );
+  });
+}
+
+/** Runs a program to its end; with `show` its output goes to the terminal, else it is shown only if it fails. */
+export function run(command, args, { cwd, env, show = false } = {}) {
+  return new Promise((resolve, reject) => {
+    const stdio = ['ignore', show ? 2 : 'pipe', show ? 2 : 'pipe'];
+    const child = spawn(command, args, { cwd, env: { ...process.env, ...env }, stdio });
+    let output = '';
+    const keep = (chunk) => {
+      output = (output + chunk).slice(-64 * 1024);
+    };
+    child.stdout?.on('data', keep);
+    child.stderr?.on('data', keep);
+    child.on('error', (error) => reject(new SetupError(`${command} cannot be run: ${error.message}`)));
+    child.on('close', (code, signal) => {
+      if (code === 0) return resolve(output);
+      const tail = output.trimEnd().split('\n').slice(-TAIL_LINES).join('\n');
+      reject(new SetupError(`${command} ${args.join(' ')} failed (${signal ?? `exit code ${code}`})\n${tail}`));
+    });
+  });
+}
