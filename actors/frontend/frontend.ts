@@ -12,7 +12,7 @@ import {
   type Work,
 } from '../../transport/index.js';
 import type { Behaviour, Ctx, Ref } from '../kernel/contract.js';
-import { clientError, meaningOf } from '../refusals.js';
+import { clientError, meaningOf, type RefusalCode } from '../refusals.js';
 import type { RouterMessage, RouterReply } from '../router/router.js';
 import { type Arrival, arrive } from './delivery.js';
 import type { DetokenizerFactory, FrontendRequest, Preprocessor, RequestSummary, TokenLogprob } from './ports.js';
@@ -126,12 +126,16 @@ export function frontendActor(
 
   function submit(state: FrontendState, message: FrontendRequest & { type: 'Submit' }, ctx: C): void {
     const { stream } = message;
-    const refuse = (code: string) => stream.fail(clientError(code, ''));
-    if (state.draining) return refuse('DRAINING');
-    if (state.brokerDownAt !== undefined) return refuse('BROKER_DOWN');
-    if (state.requests.size >= config.maxRequests) return refuse('GATEWAY_FULL');
+    const closed = closedBecause(state);
+    if (closed !== undefined) {
+      stream.fail(clientError(closed, ''));
+      return;
+    }
     const outcome = ports.preprocessor.prepare(message.api, message.body);
-    if (!outcome.ok) return stream.fail(outcome.error);
+    if (!outcome.ok) {
+      stream.fail(outcome.error);
+      return;
+    }
 
     const { prepared } = outcome;
     const now = clock(state, ctx);
@@ -173,11 +177,17 @@ export function frontendActor(
     state.byTicket.set(r.ticket, r.num);
     move(r, 'prepare');
     move(r, 'admit');
-    askRouter(state, r, ctx);
+    askRouter(r, ctx);
+  }
+
+  function closedBecause(state: FrontendState): RefusalCode | undefined {
+    if (state.draining) return 'DRAINING';
+    if (state.brokerDownAt !== undefined) return 'BROKER_DOWN';
+    return state.requests.size >= config.maxRequests ? 'GATEWAY_FULL' : undefined;
   }
 
   /** `r.queueBy` runs on while full workers send it back to the line. */
-  function askRouter(state: FrontendState, r: Request, ctx: C): void {
+  function askRouter(r: Request, ctx: C): void {
     r.phaseBy = r.queueBy;
     r.acceptBy = Number.POSITIVE_INFINITY;
     const choices = r.choices.filter((choice) => !choice.finished).length;
@@ -272,7 +282,10 @@ export function frontendActor(
       r.tried.add(worker);
       r.queueBy = clock(state, ctx) + config.queueMs;
     }
-    if (!meaning.elsewhere || (!full && r.attempt >= config.attempts)) return fail(state, r, code, detail, ctx);
+    if (!meaning.elsewhere || (!full && r.attempt >= config.attempts)) {
+      fail(state, r, code, detail, ctx);
+      return;
+    }
     ctx.log.warn('attempt lost', { req: r.id, attempt: r.attempt, phase: r.phase, worker, code });
     abandon(state, r, worker, ctx);
     move(r, 'lost');
@@ -282,7 +295,7 @@ export function frontendActor(
     r.resyncing = false;
     for (const choice of r.choices) choice.early = [];
     move(r, 'requeue');
-    askRouter(state, r, ctx);
+    askRouter(r, ctx);
   }
 
   /** Tells every leg of the current attempt, except one that is dead anyway, and gives the units back. */
@@ -413,7 +426,7 @@ export function frontendActor(
   }
 
   /** Asks whoever decodes (or still prefills) to repeat from what the client has. */
-  function resync(state: FrontendState, r: Request, ctx: C): void {
+  function resync(_state: FrontendState, r: Request, ctx: C): void {
     if (r.resyncing || !r.placement || r.phase === 'queued') return;
     r.resyncing = true;
     const { num, attempt } = r;
@@ -446,7 +459,10 @@ export function frontendActor(
       if (choice === undefined) continue;
       const item = { num, attempt, choice: index, position, tokens: [...tokens], finish };
       const verdict = arrive(choice, item, (fresh, end, logprobs) => deliver(r, choice, fresh, end, logprobs));
-      if (verdict === 'conflict') return settle(state, r, verdict, worker, ctx);
+      if (verdict === 'conflict') {
+        settle(state, r, verdict, worker, ctx);
+        return;
+      }
     }
     settle(state, r, 'ok', worker, ctx);
   }

@@ -36,7 +36,7 @@ export function prefillActor(
       );
     }
 
-    function handOver(job: Job, state: WorkerState, ctx: WorkerCtx): void {
+    function handOver(job: Job, ctx: WorkerCtx): void {
       const first = firstTokens(job);
       if (first.length === job.work.choices.length && first.every(({ finished }) => finished)) {
         // The request ends at token 1: nobody needs the KV. The job stays until the gateway has all tokens.
@@ -91,7 +91,7 @@ export function prefillActor(
           const job = state.jobs.byKey.get(key);
           if (!job) continue;
           job.cachedTokens = Math.max(job.cachedTokens, cachedTokens);
-          handOver(job, state, ctx);
+          handOver(job, ctx);
         }
       },
       tick(state, job, now, ctx) {

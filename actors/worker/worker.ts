@@ -109,19 +109,21 @@ export function workerActor(
         api.headOf(message),
       );
     };
-    if (state.idle) return refuse('WRK_DRAINING', '');
-    if (work.model !== config.model) return refuse('WRK_WRONG_MODEL', `serves ${config.model}`);
-    if (state.jobs.byKey.size >= config.maxJobs) return refuse('WRK_TOO_MANY', '');
+    if (state.idle) refuse('WRK_DRAINING', '');
+    else if (work.model !== config.model) refuse('WRK_WRONG_MODEL', `serves ${config.model}`);
+    else if (state.jobs.byKey.size >= config.maxJobs) refuse('WRK_TOO_MANY', '');
+    else if (!begin(state, message, ctx)) refuse('WRK_MALFORMED', `a ${config.leg} worker takes no ${message.type}`);
+  }
+
+  /** Opens a job and asks the engine; false if this role takes no such command. */
+  function begin(state: WorkerState, message: JobCommand, ctx: WorkerCtx): boolean {
     const peer =
       message.type === 'Reserve' ? message.body.prefill : message.type === 'Prefill' ? message.body.decode : undefined;
     const job = openJob(state.jobs, message, peer, ctx.now());
     const order = mine.begin(job, message, engineRequest(job));
-    if (order) {
-      ctx.tell(gpu, order);
-      return;
-    }
-    closeJob(state.jobs, job);
-    refuse('WRK_MALFORMED', `a ${config.leg} worker takes no ${message.type}`);
+    if (order) ctx.tell(gpu, order);
+    else closeJob(state.jobs, job);
+    return order !== undefined;
   }
 
   function verdict(state: WorkerState, message: GpuNews & { type: 'Verdict' }, ctx: WorkerCtx): void {
