@@ -67,6 +67,11 @@ export const supervisorErrors = {
     retryable: false,
     meaning: 'more restarts than restart.intensity allows within restart.periodMs',
   },
+  SUP_TOOLCHAIN: {
+    message: '{0}: run `npm run setup`',
+    retryable: false,
+    meaning: 'set-up has not run, or what it put into the cache folder is gone',
+  },
 } as const satisfies Record<string, Kind>;
 
 export type SupervisorErrorCode = keyof typeof supervisorErrors;
