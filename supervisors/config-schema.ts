@@ -183,7 +183,17 @@ export const ConfigSchema = group({
     ),
     user: text({ default: '', description: 'user name at an external broker' }),
     password: text({ default: '', secret: true, description: 'password at an external broker' }),
-    replicas: count(1, 5, { default: 1, description: 'copies of each stream; 3 on a cluster' }),
+    replicas: Type.Enum([1, 3], { default: 1, description: 'copies of each stream: 1, or 3 on a cluster' }),
+    sizeFactor: Type.Number({
+      minimum: 0.001,
+      maximum: 1000,
+      default: 1,
+      description: 'scales the size limits of all streams; 1 = about 1.3 GB at most',
+    }),
+    leaseMs: count(1000, hour, {
+      default: 6000,
+      description: 'an instance that does not renew its entry for this long leaves the registry',
+    }),
     silentMs: count(250, 60_000, {
       default: 2000,
       description: 'the embedded server is restarted after this long without an answer',
@@ -209,7 +219,7 @@ export const ConfigSchema = group({
         alias: [{ name: 'DYN_NAMESPACE' }],
         description: 'separates deployments that share a broker',
       },
-      '^[a-z0-9][a-z0-9-]{0,31}$',
+      '^[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?$',
     ),
     startMs: count(1000, hour, {
       default: 60_000,

@@ -37,7 +37,7 @@ interface Given {
 const fileNames = ['dynact.config.json', 'dynact.config.yaml', 'dynact.config.yml'];
 const maxFileBytes = 1024 * 1024;
 /** Read by set-up and the command line, not settings of a node. */
-const otherNames = new Set(['DYNACT_CONFIG', 'DYNACT_CACHE_DIR']);
+const otherNames = new Set(['DYNACT_CONFIG', 'DYNACT_CACHE', 'DYNACT_SETUP_VERBOSE']);
 const byKey = new Map(settings.map((setting) => [setting.key, setting]));
 
 /** Rejects with SUP_CONFIG_FILE, SUP_CONFIG_KEY, SUP_CONFIG_VALUE or SUP_CONFIG_PAIR. */
@@ -199,9 +199,15 @@ function derive(config: Writable, origins: Record<string, string>): void {
       .slice(0, 32);
     if (isDefault('node.name')) origins['node.name'] = 'default (host name)';
   }
-  if (config.engine.kind === 'mock' && isDefault('model.id')) {
-    config.model.id = 'mock';
-    origins['model.id'] = 'default (engine.kind = mock)';
+  if (config.engine.kind === 'mock') {
+    // It holds no KV to speak of, so what is careful for a real model would only be small for this one.
+    const own = { 'model.id': 'mock', 'model.contextTokens': 32_768, 'engine.slots': 256, 'engine.prefillSlots': 256 };
+    for (const [key, value] of Object.entries(own)) {
+      if (!isDefault(key)) continue;
+      const [group, name] = key.split('.') as [keyof Writable, string];
+      (config[group] as Record<string, unknown>)[name] = value;
+      origins[key] = 'default (engine.kind = mock)';
+    }
   }
   if (config.engine.threads === 0) {
     const cores = availableParallelism();

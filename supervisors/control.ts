@@ -85,7 +85,13 @@ async function ask(
     socket.on('error', fail);
     socket.once('close', () => fail(new Error('the node closed the connection')));
     socket.on('connect', () => socket.write(`${JSON.stringify(request)}\n`));
-    readLine(socket, maxAnswerBytes, (line) => resolve({ answer: JSON.parse(line), ended }));
+    readLine(socket, maxAnswerBytes, (line) => {
+      try {
+        resolve({ answer: JSON.parse(line), ended });
+      } catch (error) {
+        fail(error);
+      }
+    });
   });
 }
 

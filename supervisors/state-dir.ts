@@ -85,16 +85,20 @@ export function isAlive({ pid, startedAt }: ProcessId): boolean {
 
 function sameStart(pid: number, startedAt: number): boolean {
   const now = startTime(pid);
+  if (now === zombie) return false;
   return now === 0 || startedAt === 0 || now === startedAt;
 }
 
-/** Field 22 of /proc/<pid>/stat. A zombie counts as ended: it does nothing any more. */
+/** Start time of a process that has ended and waits for its parent to notice. */
+const zombie = -1;
+
+/** Field 22 of /proc/<pid>/stat; 0 where there is none. */
 export function startTime(pid: number): number {
   try {
     const text = readFileSync(`/proc/${pid}/stat`, 'utf8');
     // The name, field 2, may hold spaces and parentheses; what follows its last parenthesis is field 3 on.
     const fields = text.slice(text.lastIndexOf(')') + 2).split(' ');
-    return fields[0] === 'Z' ? -1 : Number(fields[19]);
+    return fields[0] === 'Z' ? zombie : Number(fields[19]);
   } catch {
     return 0;
   }

@@ -1,0 +1,147 @@
+/** Command line grammar: what exists, what it takes, and which file does it. */
+import { Command, Option } from 'commander';
+import { describe, isSupervisorError, packageVersion, type Setting, settings } from '../../supervisors/index.js';
+
+/** Exit codes: 1 = it failed, 2 = the command line or the configuration is wrong. */
+const exitFailed = 1;
+const exitUsage = 2;
+
+export async function main(argv: readonly string[]): Promise<void> {
+  const program = new Command('dynact')
+    .description('Serves large language models on separate, supervised prefill and decode workers.')
+    .version(packageVersion(), '-V, --version')
+    .showHelpAfterError('(run with --help for all options)')
+    .configureHelp({ sortSubcommands: false })
+    .exitOverride()
+    .addHelpText('after', examples);
+
+  settingsOf(program.command('up'))
+    .description('start a node: NATS, workers and gateways; runs until it is stopped')
+    .addHelpText('after', upHelp)
+    .action(async (options: Options) => (await import('./up.js')).up(options));
+
+  program
+    .command('status')
+    .description('show the processes of the node that runs in the state folder')
+    .option('--json', 'print one JSON object')
+    .option('--watch', 'print again every second')
+    .addOption(stateDirOption())
+    .action(async (options: StatusOptions) => (await import('./status.js')).status(options));
+
+  program
+    .command('stop')
+    .description('let the node finish what is in flight and end')
+    .option('--now', 'do not wait for requests in flight')
+    .addOption(stateDirOption())
+    .action(async (options: StopOptions) => (await import('./stop.js')).stop(options));
+
+  program
+    .command('chat')
+    .description('talk to the model in the terminal; reads prompts from a pipe, too')
+    .option('--url <url>', 'server to talk to; default: the node in the state folder')
+    .option('--system <text>', 'instructions that precede the conversation')
+    .option('--temperature <number>', '0 = always the likeliest token', Number)
+    .option('--max-tokens <count>', 'longest answer', Number)
+    .option('--seed <count>', 'same seed, same answer', Number)
+    .option('--chat-model <id>', 'model to talk to; default: the first that the server lists')
+    .addOption(stateDirOption())
+    .addHelpText('after', chatHelp)
+    .action(async (options: ChatOptions) => (await import('./chat.js')).chat(options));
+
+  settingsOf(program.command('config'))
+    .description('print every setting, and where its value comes from')
+    .option('--json', 'print one JSON object')
+    .action(async (options: Options) => (await import('./config.js')).config(options));
+
+  settingsOf(program.command('doctor'))
+    .description('check what dynact needs on this machine, and say what to do')
+    .option('--json', 'print one JSON object')
+    .action(async (options: Options) => (await import('./doctor.js')).doctor(options));
+
+  try {
+    await program.parseAsync(argv as string[]);
+  } catch (error) {
+    process.exitCode = report(error);
+  }
+}
+
+/** Options of a command, as commander names them. */
+export type Options = Readonly<Record<string, unknown>>;
+export interface StatusOptions {
+  readonly json?: true;
+  readonly watch?: true;
+  readonly stateDir?: string;
+}
+export interface StopOptions {
+  readonly now?: true;
+  readonly stateDir?: string;
+}
+export interface ChatOptions {
+  readonly url?: string;
+  readonly system?: string;
+  readonly temperature?: number;
+  readonly maxTokens?: number;
+  readonly seed?: number;
+  readonly chatModel?: string;
+  readonly stateDir?: string;
+}
+
+function stateDirOption(): Option {
+  return new Option('--state-dir <folder>', 'folder of the node; default ./.dynact, or as configured');
+}
+
+/** Every setting that has a flag. Values stay text: the configuration checks them, with better messages. */
+function settingsOf(command: Command): Command {
+  command.option('--config <file>', 'configuration file; default: dynact.config.json or .yaml in this folder');
+  for (const setting of settings) {
+    const { flag, description } = setting.schema;
+    if (flag === undefined) continue;
+    command.addOption(
+      new Option(`${flag} <${placeholder(setting)}>`, `${description} [${String(setting.schema.default)}]`),
+    );
+  }
+  return command;
+}
+
+function placeholder({ schema, key }: Setting): string {
+  const values = (schema as { enum?: readonly unknown[] }).enum;
+  if (values) return values.join('|');
+  const type = (schema as { type?: string }).type;
+  if (key.endsWith('Bytes')) return 'bytes';
+  if (key.endsWith('Ms')) return 'ms';
+  return type === 'integer' || type === 'number' ? 'n' : 'text';
+}
+
+function report(error: unknown): number {
+  const code = (error as { code?: unknown }).code;
+  if (typeof code === 'string' && code.startsWith('commander.')) {
+    // Commander has written its message, or the help that was asked for.
+    return (error as { exitCode: number }).exitCode === 0 ? 0 : exitUsage;
+  }
+  process.stderr.write(`dynact: ${describe(error)}\n`);
+  if (!isSupervisorError(error)) process.stderr.write(`${error instanceof Error ? error.stack : ''}\n`);
+  return isSupervisorError(error) && error.code.startsWith('SUP_CONFIG') ? exitUsage : exitFailed;
+}
+
+const examples = `
+Examples:
+  dynact up                                   serve the default model on http://127.0.0.1:8000
+  dynact up --prefill 2 --decode 2 --port 9000
+  dynact up --engine mock --speedup 0         no model, tokens as fast as they go
+  dynact chat                                 talk to it
+  echo 'Why is the sky blue?' | dynact chat   one answer on stdout
+  dynact status --watch                       what runs, and what it does
+  dynact stop                                 finish what is in flight, then end
+  dynact doctor                               what is missing on this machine
+
+From a clone: npm start -- --port 9000; npx dynact status`;
+
+const upHelp = `
+Settings without a flag go in dynact.config.json or .yaml (groups as printed by \`dynact config\`), or in the
+environment: http.port is DYNACT_HTTP_PORT. Flags win over the environment, the environment over the file.
+
+When everything is up, one line is written to stdout: dynact ready http://127.0.0.1:8000 (model …, prefill 1, decode 1)
+Logs go to stderr. SIGINT or SIGTERM finishes what is in flight; a second one ends at once.`;
+
+const chatHelp = `
+In the terminal: /reset forgets the conversation, /exit or Ctrl-D ends, Ctrl-C stops the answer that is being written.`;

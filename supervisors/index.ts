@@ -1,0 +1,21 @@
+/** Supervision, configuration and the trees that make a node. What only a running node needs is loaded when it starts. */
+export type { GatewayBoot, ListenHandle, ModelFile, NatsLogin, RunningTree, WorkerBoot } from './boot.js';
+export { type ConfigSources, type Configuration, presentable, resolveConfig } from './config.js';
+export { type ResolvedConfig, type Setting, settings } from './config-schema.js';
+export { nodeStatus, stopNode } from './control.js';
+export { describe, isSupervisorError, SupervisorError, type SupervisorErrorCode } from './errors.js';
+export { type LogSink, logSink } from './log.js';
+export type { Node, NodeOptions } from './node.js';
+export { packageRoot, packageVersion } from './package-root.js';
+export { lockHolder } from './state-dir.js';
+export type { NodeStatus, ProcessStatus } from './status.js';
+
+/** See `startNode` in node.ts. */
+export async function startNode(options: import('./node.js').NodeOptions): Promise<import('./node.js').Node> {
+  return (await import('./node.js')).startNode(options);
+}
+
+/** See `runRole` in role.ts. */
+export async function runRole(role: import('./ipc.js').Role): Promise<void> {
+  await (await import('./role.js')).runRole(role);
+}
