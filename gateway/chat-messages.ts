@@ -1,0 +1,85 @@
+/** `messages` of a chat request as a template sees them: a role and a text each. */
+import type { RequestError } from '../actors/index.js';
+import { gatewayError } from './errors.js';
+import { isRecord } from './request-schema.js';
+
+export interface ChatMessage {
+  readonly role: 'system' | 'user' | 'assistant';
+  readonly content: string;
+}
+
+export type Messages =
+  | { readonly ok: true; readonly messages: readonly ChatMessage[] }
+  | { readonly ok: false; readonly error: RequestError };
+
+type Content = string | RequestError;
+
+/**
+ * Developer messages are system messages: templates know no other name. Several system messages at the beginning become one,
+ * because many templates allow only one. Text is made well-formed: a lone surrogate is U+FFFD.
+ */
+export function readMessages(list: readonly unknown[], limit: number): Messages {
+  if (list.length > limit) return bad(`'messages' must have at most ${limit} entries.`, 'messages');
+  const messages: ChatMessage[] = [];
+  for (const [index, item] of list.entries()) {
+    const at = `messages[${index}]`;
+    if (!isRecord(item)) return bad(`'${at}' must be an object.`, at);
+    const role = item.role === 'developer' ? 'system' : item.role;
+    if (role === 'tool' || role === 'function') return unsupported(`Messages of role '${role}' are`, `${at}.role`);
+    if (role !== 'system' && role !== 'user' && role !== 'assistant') {
+      return bad(`'${at}.role' must be system, developer, user or assistant.`, `${at}.role`);
+    }
+    for (const field of ['tool_calls', 'function_call', 'audio', 'refusal']) {
+      const value = item[field];
+      const none = value === undefined || value === null || (Array.isArray(value) && value.length === 0);
+      if (!none) return unsupported(`'${at}.${field}' is`, `${at}.${field}`);
+    }
+    const content = readContent(item.content, role, `${at}.content`);
+    if (typeof content !== 'string') return { ok: false, error: content };
+    const first = messages[0];
+    if (role === 'system' && messages.length === 1 && first?.role === 'system') {
+      messages[0] = { role, content: `${first.content}\n\n${content}` };
+    } else {
+      messages.push({ role, content });
+    }
+  }
+  return { ok: true, messages };
+}
+
+function readContent(content: unknown, role: ChatMessage['role'], at: string): Content {
+  if (typeof content === 'string') return wellFormed(content);
+  if (content === null || content === undefined) {
+    if (role === 'assistant') return '';
+    return gatewayError('GWY_BAD_VALUE', [`'${at}' is required.`], at);
+  }
+  if (!Array.isArray(content) || content.length === 0) {
+    return gatewayError('GWY_BAD_VALUE', [`'${at}' must be a string or a non-empty array of text parts.`], at);
+  }
+  let text = '';
+  for (const [index, part] of content.entries()) {
+    const where = `${at}[${index}]`;
+    if (!isRecord(part) || typeof part.type !== 'string') {
+      return gatewayError('GWY_BAD_VALUE', [`'${where}' must be an object with a type.`], where);
+    }
+    if (part.type !== 'text') {
+      return gatewayError('GWY_UNSUPPORTED', [`'${where}': only parts of type text are supported.`], `${where}.type`);
+    }
+    if (typeof part.text !== 'string') {
+      return gatewayError('GWY_BAD_VALUE', [`'${where}.text' must be a string.`], `${where}.text`);
+    }
+    text += part.text;
+  }
+  return wellFormed(text);
+}
+
+export function wellFormed(text: string): string {
+  return text.replace(/\p{Surrogate}/gu, '\ufffd');
+}
+
+function bad(message: string, param: string): Messages {
+  return { ok: false, error: gatewayError('GWY_BAD_VALUE', [message], param) };
+}
+
+function unsupported(what: string, param: string): Messages {
+  return { ok: false, error: gatewayError('GWY_UNSUPPORTED', [`${what} not supported.`], param) };
+}

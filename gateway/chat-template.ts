@@ -1,0 +1,163 @@
+/**
+ * The model's own chat template, and how its output becomes tokens without letting a client's text pose as control tokens
+ * (docs/decisions/0006).
+ */
+import { randomBytes } from 'node:crypto';
+import { Template } from '@huggingface/jinja';
+import type { RequestError } from '../actors/index.js';
+import type { Vocabulary } from '../gpu/index.js';
+import type { ChatMessage } from './chat-messages.js';
+import { excerpt, gatewayError } from './errors.js';
+
+export type PromptTokens =
+  | { readonly ok: true; readonly tokens: Uint32Array }
+  | { readonly ok: false; readonly error: RequestError };
+
+export interface ChatTemplate {
+  /** The prompt of a conversation, the assistant's turn opened. Never throws. */
+  tokenize(messages: readonly ChatMessage[]): PromptTokens;
+}
+
+type Rendered = { readonly ok: true; readonly text: string } | { readonly ok: false; readonly error: RequestError };
+type Render = (messages: readonly ChatMessage[]) => Rendered;
+
+/** `raise_exception` of a template: the client's messages are at fault, not the template. */
+class Refusal extends Error {}
+
+const chatMl: Render = (messages) => ({
+  ok: true,
+  text: `${messages.map(({ role, content }) => `<|im_start|>${role}\n${content}<|im_end|>\n`).join('')}<|im_start|>assistant\n`,
+});
+
+export function compileTemplate(vocabulary: Vocabulary): ChatTemplate {
+  const render = vocabulary.chatTemplate === '' ? chatMl : jinja(vocabulary);
+  // A template writes its own BOS; without a template the vocabulary knows whether there is one.
+  const addBos = vocabulary.chatTemplate === '';
+  const control = new ControlTokens(vocabulary);
+  const own = new Map<string, string>();
+
+  /** Control tokens that the template writes by itself for these roles, whatever the messages say. */
+  function expected(messages: readonly ChatMessage[]): string | undefined {
+    const key = messages.map(({ role }) => role).join();
+    let sequence = own.get(key);
+    if (sequence === undefined) {
+      const bare = render(messages.map(({ role }) => ({ role, content: 'x' })));
+      if (!bare.ok) return undefined;
+      sequence = control.sequence(vocabulary.tokenize(bare.text, { special: true, addBos }));
+      if (own.size >= 256) own.clear();
+      own.set(key, sequence);
+    }
+    return sequence;
+  }
+
+  return {
+    tokenize(messages) {
+      const whole = render(messages);
+      if (!whole.ok) return whole;
+      try {
+        const tokens = vocabulary.tokenize(whole.text, { special: true, addBos });
+        if (control.sequence(tokens) === expected(messages)) return { ok: true, tokens };
+        return isolated(vocabulary, render, messages, whole.text, addBos);
+      } catch {
+        return { ok: false, error: gatewayError('GWY_TOKENIZER') };
+      }
+    },
+  };
+}
+
+class ControlTokens {
+  readonly #vocabulary: Vocabulary;
+  readonly #known: (boolean | undefined)[] = [];
+
+  constructor(vocabulary: Vocabulary) {
+    this.#vocabulary = vocabulary;
+  }
+
+  #is(token: number): boolean {
+    let known = this.#known[token];
+    if (known === undefined) {
+      known = this.#vocabulary.piece(token).length === 0;
+      this.#known[token] = known;
+    }
+    return known;
+  }
+
+  sequence(tokens: Uint32Array): string {
+    let out = '';
+    for (const token of tokens) if (this.#is(token)) out += `${token},`;
+    return out;
+  }
+}
+
+function jinja(vocabulary: Vocabulary): Render {
+  const broken: Rendered = { ok: false, error: gatewayError('GWY_TEMPLATE_BROKEN') };
+  let template: Template;
+  try {
+    template = new Template(vocabulary.chatTemplate);
+  } catch {
+    return () => broken;
+  }
+  const constants = {
+    bos_token: vocabulary.bosToken,
+    eos_token: vocabulary.eosToken,
+    add_generation_prompt: true,
+    raise_exception: (message: unknown) => {
+      throw new Refusal(String(message));
+    },
+  };
+  return (messages) => {
+    try {
+      return { ok: true, text: template.render({ ...constants, messages }) };
+    } catch (error) {
+      if (!(error instanceof Refusal)) return broken;
+      return { ok: false, error: gatewayError('GWY_TEMPLATE_REFUSED', [excerpt(error.message)], 'messages') };
+    }
+  };
+}
+
+/**
+ * Some message spells a control token, or the template looks at the contents. The conversation is rendered a second time
+ * with a random mark in place of each content; where that shows the template to copy contents as they are (or trimmed),
+ * its own text is tokenized with control tokens and the contents without.
+ */
+function isolated(
+  vocabulary: Vocabulary,
+  render: Render,
+  messages: readonly ChatMessage[],
+  whole: string,
+  addBos: boolean,
+): PromptTokens {
+  const nonce = randomBytes(12).toString('hex');
+  const marked = render(messages.map((message, index) => ({ ...message, content: `mark${nonce}n${index}e` })));
+  if (marked.ok) {
+    const parts = marked.text.split(new RegExp(`mark${nonce}n(\\d+)e`));
+    for (const adapt of [(text: string) => text, (text: string) => text.trim()]) {
+      const text = (part: string, at: number) => (at % 2 === 0 ? part : adapt(messages[Number(part)]?.content ?? ''));
+      if (parts.map(text).join('') !== whole) continue;
+      const pieces = parts.map((part, at) =>
+        vocabulary.tokenize(text(part, at), { special: at % 2 === 0, addBos: addBos && at === 0 }),
+      );
+      return { ok: true, tokens: concat(pieces) };
+    }
+  }
+  // The template rewrites contents. That is fine as long as none of them spells a control token.
+  const control = new ControlTokens(vocabulary);
+  const spells = messages.findIndex(
+    ({ content }) => control.sequence(vocabulary.tokenize(content, { special: true, addBos: false })) !== '',
+  );
+  if (spells >= 0) {
+    const text = "Text that spells a control token cannot be kept apart by this model's chat template.";
+    return { ok: false, error: gatewayError('GWY_BAD_VALUE', [text], `messages[${spells}].content`) };
+  }
+  return { ok: true, tokens: vocabulary.tokenize(whole, { special: true, addBos }) };
+}
+
+function concat(pieces: readonly Uint32Array[]): Uint32Array {
+  const all = new Uint32Array(pieces.reduce((sum, piece) => sum + piece.length, 0));
+  let at = 0;
+  for (const piece of pieces) {
+    all.set(piece, at);
+    at += piece.length;
+  }
+  return all;
+}

@@ -1,0 +1,145 @@
+/**
+ * OpenAI's response shapes, as text. Of a streamed chunk only the text changes from event to event; everything around it is
+ * made once per choice.
+ */
+import type { Api, FinishReason, Prepared, TokenLogprob, Usage } from '../actors/index.js';
+import type { PieceTable } from './detokenizer.js';
+
+const json = JSON.stringify;
+
+export function responseId(api: Api, id: string): string {
+  return `${api === 'chat' ? 'chatcmpl' : 'cmpl'}-${id}`;
+}
+
+export function usageJson(usage: Usage): string {
+  return json({
+    prompt_tokens: usage.promptTokens,
+    completion_tokens: usage.completionTokens,
+    total_tokens: usage.promptTokens + usage.completionTokens,
+    prompt_tokens_details: { cached_tokens: usage.cachedTokens },
+  });
+}
+
+interface ChunkParts {
+  /** From `data: ` up to the JSON string of the text. */
+  readonly before: string;
+  /** From there to the end of the event, when there are no log probabilities. */
+  readonly after: string;
+  readonly closing: string;
+}
+
+/** The events of one streamed response. `null` usage goes into every chunk when the client asked for usage. */
+export class Chunks {
+  readonly #api: Api;
+  readonly #head: string;
+  readonly #closing: string;
+  readonly #parts: ChunkParts[];
+
+  constructor(api: Api, id: string, created: number, prepared: Prepared, includeUsage: boolean) {
+    const object = api === 'chat' ? 'chat.completion.chunk' : 'text_completion';
+    this.#api = api;
+    this.#head = `data: {"id":${json(responseId(api, id))},"object":"${object}","created":${created},"model":${json(prepared.model)},"choices":[`;
+    this.#closing = includeUsage ? '],"usage":null}\n\n' : ']}\n\n';
+    this.#parts = Array.from({ length: prepared.n }, (_, index) => this.#choice(index));
+  }
+
+  #choice(index: number): ChunkParts {
+    const chat = this.#api === 'chat';
+    const before = `${this.#head}{"index":${index},${chat ? '"delta":{"content":' : '"text":'}`;
+    const closing = this.#closing;
+    return { before, after: `${chat ? '}' : ''},"logprobs":null,"finish_reason":null}${closing}`, closing };
+  }
+
+  /** The first event of a choice; completions have none. */
+  role(choice: number): string {
+    if (this.#api === 'completion') return '';
+    const delta = '"delta":{"role":"assistant","content":"","refusal":null}';
+    return `${this.#head}{"index":${choice},${delta},"logprobs":null,"finish_reason":null}${this.#closing}`;
+  }
+
+  text(choice: number, text: string): string {
+    const parts = this.#parts[choice] as ChunkParts;
+    return parts.before + json(text) + parts.after;
+  }
+
+  textWithLogprobs(choice: number, text: string, logprobs: string): string {
+    const { before, closing } = this.#parts[choice] as ChunkParts;
+    const brace = this.#api === 'chat' ? '}' : '';
+    return `${before}${json(text)}${brace},"logprobs":${logprobs},"finish_reason":null}${closing}`;
+  }
+
+  finish(choice: number, reason: FinishReason): string {
+    const empty = this.#api === 'chat' ? '"delta":{}' : '"text":""';
+    return `${this.#head}{"index":${choice},${empty},"logprobs":null,"finish_reason":"${reason}"}${this.#closing}`;
+  }
+
+  usage(usage: Usage): string {
+    return `${this.#head}],"usage":${usageJson(usage)}}\n\n`;
+  }
+}
+
+interface ChoiceText {
+  readonly text: string;
+  readonly logprobs: string;
+  readonly finish: FinishReason | null;
+}
+
+export function wholeResponse(
+  api: Api,
+  id: string,
+  created: number,
+  model: string,
+  choices: readonly ChoiceText[],
+  usage: Usage,
+): string {
+  const body = choices.map(({ text, logprobs, finish }, index) => {
+    const content =
+      api === 'chat' ? `"message":{"role":"assistant","content":${json(text)},"refusal":null}` : `"text":${json(text)}`;
+    return `{"index":${index},${content},"logprobs":${logprobs},"finish_reason":${json(finish)}}`;
+  });
+  const object = api === 'chat' ? 'chat.completion' : 'text_completion';
+  return `{"id":${json(responseId(api, id))},"object":"${object}","created":${created},"model":${json(model)},"choices":[${body.join(',')}],"usage":${usageJson(usage)}}`;
+}
+
+/** OpenAI's `logprobs` object for some tokens of a choice. `offset`: characters of the choice before them. */
+export function logprobsJson(
+  api: Api,
+  pieces: PieceTable,
+  tokens: readonly TokenLogprob[],
+  alternatives: boolean,
+  offset: number,
+): string {
+  if (api === 'chat') {
+    const content = tokens.map((item) => ({
+      ...chatToken(pieces, item.token, item.logprob),
+      top_logprobs: alternatives ? item.top.map(([token, logprob]) => chatToken(pieces, token, logprob)) : [],
+    }));
+    return json({ content, refusal: null });
+  }
+  let at = offset;
+  const names = tokens.map(({ token }) => tokenName(pieces, token));
+  return json({
+    tokens: names,
+    token_logprobs: tokens.map(({ logprob }) => logprob),
+    top_logprobs: alternatives
+      ? tokens.map(({ top }) => Object.fromEntries(top.map(([token, logprob]) => [tokenName(pieces, token), logprob])))
+      : null,
+    text_offset: names.map((name) => {
+      const here = at;
+      at += name.startsWith('bytes:') ? 1 : name.length;
+      return here;
+    }),
+  });
+}
+
+function chatToken(pieces: PieceTable, token: number, logprob: number) {
+  const bytes = pieces.bytes(token);
+  return { token: pieces.text(token) ?? Buffer.from(bytes).toString(), logprob, bytes: [...bytes] };
+}
+
+/** Half a character cannot be a JSON string: OpenAI writes such tokens as `bytes:\xe2\x98`. */
+function tokenName(pieces: PieceTable, token: number): string {
+  const text = pieces.text(token);
+  if (text !== undefined) return text;
+  return `bytes:${[...pieces.bytes(token)].map((byte) => `\\x${byte.toString(16).padStart(2, '0')}`).join('')}`;
+}
