@@ -25,3 +25,33 @@ export {
   type VirtualWorldOptions,
   virtualWorld,
 } from './kernel/virtual-world.js';
+export { type BeaconMessage, beaconActor, beatMs } from './beacon/beacon.js';
+export { decodeActor } from './decode/decode.js';
+export {
+  type FrontendConfig,
+  type FrontendFacts,
+  type FrontendMessage,
+  type FrontendPorts,
+  frontendActor,
+} from './frontend/frontend.js';
+export type {
+  Api,
+  ClientStream,
+  Detokenizer,
+  DetokenizerFactory,
+  FinishReason,
+  FrontendRequest,
+  Prepared,
+  Preprocessor,
+  RequestError,
+  RequestSummary,
+  TokenLogprob,
+  Usage,
+} from './frontend/ports.js';
+export { type GpuMessage, type GpuNews, gpuActor } from './gpu/gpu.js';
+export { prefillActor } from './prefill/prefill.js';
+export { clientError, meaningOf, type RefusalCode, type RefusalMeaning, refusals } from './refusals.js';
+export { type RegistryMessage, registryActor } from './registry/registry.js';
+export type { RoutingMode } from './router/policy.js';
+export { type RouterConfig, type RouterMessage, routerActor } from './router/router.js';
+export type { WorkerConfig, WorkerFacts, WorkerMessage } from './worker/worker.js';

@@ -17,6 +17,10 @@ export interface ModelCard {
   readonly format: string;
   /** Equal on two workers = their KV is interchangeable: source, format, library version, KV type, attention kernel. */
   readonly fingerprint: string;
+  /** Element type of the KV as it is handed over, e.g. `f16`. */
+  readonly kvType: string;
+  /** Names how a block's bytes are laid out (layers, row sizes); equal on both ends of a hand-off. */
+  readonly kvLayout: string;
   readonly contextTokens: number;
   readonly vocabTokens: number;
   readonly blockTokens: number;

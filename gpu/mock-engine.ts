@@ -19,9 +19,10 @@ import type {
 } from './engine.js';
 import { chain, choiceBase, digestKv, kvOf, logprobsAt, tokenAt } from './mock/content.js';
 import { type FirstToken, generatedTokens, type Job, type Run } from './mock/job.js';
+import { openNativeTransfer } from './mock/native-transfer.js';
 import { PrefixCache } from './mock/prefix-cache.js';
 import { decodeMs, type EngineClock, prefillMs, systemClock } from './mock/timing.js';
-import { openMemoryTransfer, type Transfer, type TransferOptions } from './mock/transfer.js';
+import { openMemoryTransfer, type Transfer } from './mock/transfer.js';
 import { mockVocabularySize } from './mock-vocabulary.js';
 
 export interface MockEngineOptions {
@@ -57,8 +58,11 @@ export interface MockEngineOptions {
   readonly fingerprint?: string;
   /** @default the system's clock */
   readonly clock?: EngineClock;
-  /** How KV leaves this engine: a pool in this process, or one opened by `openNativeTransfer`. @default memory */
-  readonly transfer?: 'memory' | ((options: TransferOptions, clock: EngineClock) => Transfer);
+  /**
+   * How KV leaves this engine: `native` is the addon's sealed shared memory, good between processes; `memory` needs no addon, but both
+   * engines must be in this process. @default `memory` if a clock is given, for a virtual clock cannot wait for a thread; else `native`
+   */
+  readonly transfer?: 'native' | 'memory';
 }
 
 const finishNone = 0 satisfies FinishCode;
@@ -145,6 +149,8 @@ class MockEngine implements Engine {
       path: '',
       sourceHash: '',
       format: 'mock',
+      kvType: 'u32',
+      kvLayout: `mock/${bytes}`,
       fingerprint: options.fingerprint ?? `mock/1/${model}/${bytes}/${blockTokens}`,
       contextTokens: this.limits.sequenceTokens,
       vocabTokens: mockVocabularySize,
@@ -630,6 +636,8 @@ class MockEngine implements Engine {
 
   #mismatch(job: Job, handoff: Handoff): string | undefined {
     if (handoff.fingerprint !== this.card.fingerprint) return `fingerprint ${handoff.fingerprint}`;
+    if (handoff.kvType !== this.card.kvType) return `KV of type ${handoff.kvType}`;
+    if (handoff.layout !== this.card.kvLayout) return `KV laid out as ${handoff.layout}`;
     if (handoff.blockTokens !== this.card.blockTokens) return `blocks of ${handoff.blockTokens} tokens`;
     if (handoff.promptTokens !== job.request.prompt.length) return `a prompt of ${handoff.promptTokens} tokens`;
     if (handoff.firstBlock > job.haveBlocks) return `blocks ${job.haveBlocks} to ${handoff.firstBlock - 1} are missing`;

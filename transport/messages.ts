@@ -114,7 +114,7 @@ export const bodies = {
   PrefillDone: Type.Object({
     reply: ReplyTo,
     handoff: Handoff,
-    first: Type.Array(Type.Object({ choice: Count, token: Count, finished: Type.Boolean() }), { maxItems: 128 }),
+    first: Type.Array(Type.Object({ choice: Count, token: Count, finish: Count }), { maxItems: 128 }),
     cachedTokens: Count,
   }),
   /** gateway → P and D: stop now. Leaves a tombstone, for it may overtake what it cancels. */

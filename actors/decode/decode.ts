@@ -2,7 +2,7 @@
  * The decode worker: grants slots and KV (Reserve), copies and verifies what P offers, takes over from token 2 (PrefillDone), or
  * serves a request all by itself (Generate). Design 5.3 and 6.5.
  */
-import { address } from '../../transport/index.js';
+import { address, finishCodes } from '../../transport/index.js';
 import type { GpuMessage } from '../gpu/gpu.js';
 import type { Behaviour, Ref } from '../kernel/contract.js';
 import type { Job } from '../worker/jobs.js';
@@ -60,9 +60,16 @@ export function decodeActor(config: WorkerConfig, gpu: Ref<GpuMessage>): Behavio
           }
           job.phase = 'handing';
           job.cachedTokens = cachedTokens;
-          job.cachedSent = false;
+          // P forgets the request with its release: from here on D repeats token 1 too.
+          for (const { choice, token, finished } of first) {
+            job.retained.set(choice, {
+              from: 0,
+              tokens: [token],
+              finish: finished ? finishCodes.stop : finishCodes.none,
+            });
+          }
           job.expiresAt = ctx.now() + handoff.leaseMs;
-          ctx.tell(api.gpu, { type: 'Commit', key: job.key, handoff, first });
+          ctx.tell(api.gpu, { type: 'Commit', key: job.key, handoff, first: known });
         }
       },
       stepped(state, step, ctx) {

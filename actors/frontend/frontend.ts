@@ -100,6 +100,8 @@ const sweepMs = 100;
 /** A request that waits longer than this gets its headers, so that keep-alive comments can flow. */
 const beginAfterMs = 1_000;
 const resyncMs = 1_000;
+/** A decoding request that says nothing for this long is asked. */
+const quietMs = 2_000;
 
 export function frontendActor(
   config: FrontendConfig,
@@ -431,8 +433,9 @@ export function frontendActor(
     r.resyncing = true;
     const { num, attempt } = r;
     const { prefill, decode } = r.placement;
+    // Once D decodes it has token 1 too, and P has forgotten the request.
     const fromPrefill =
-      prefill !== undefined && r.choices.some((choice) => !choice.finished && choice.tokens.length === 0);
+      prefill !== undefined && r.phase !== 'decoding' && r.choices.some((c) => !c.finished && c.tokens.length === 0);
     const worker = fromPrefill ? prefill : decode;
     ctx.query(
       fromPrefill ? prefillAddress(worker) : decodeAddress(worker),
@@ -480,9 +483,14 @@ export function frontendActor(
       if (now > r.totalBy) fail(state, r, 'TOTAL_TIMEOUT', '', ctx);
       else if (now > r.acceptBy) lost(state, r, 'ACCEPT_TIMEOUT', '', suspect(r), ctx);
       else if (now > r.phaseBy) expired(state, r, ctx);
-      else if (r.choices.some((choice) => choice.early.length > 0)) resync(state, r, ctx);
+      else if (isQuiet(r, now) || r.choices.some((choice) => choice.early.length > 0)) resync(state, r, ctx);
     }
   }
+
+  /** No token for a while: the last frame may have been the one that was lost. */
+  const isQuiet = (r: Request, now: number) =>
+    r.phase === 'decoding' &&
+    now - (r.phaseBy - config.betweenTokensMs) > Math.min(quietMs, config.betweenTokensMs / 4);
 
   function expired(state: FrontendState, r: Request, ctx: C): void {
     if (r.phase === 'queued') fail(state, r, 'QUEUE_TIMEOUT', '', ctx);

@@ -3,7 +3,7 @@
  * offers finished KV blocks to D while later ones are computed (design 5.3, prefill-first).
  */
 import { address, type Body, finishCodes } from '../../transport/index.js';
-import type { FirstToken, GpuMessage } from '../gpu/gpu.js';
+import type { GpuMessage } from '../gpu/gpu.js';
 import type { Behaviour, Ref } from '../kernel/contract.js';
 import type { Job } from '../worker/jobs.js';
 import {
@@ -38,7 +38,7 @@ export function prefillActor(
 
     function handOver(job: Job, ctx: WorkerCtx): void {
       const first = firstTokens(job);
-      if (first.length === job.work.choices.length && first.every(({ finished }) => finished)) {
+      if (first.length === job.work.choices.length && first.every(({ finish }) => finish !== finishCodes.none)) {
         // The request ends at token 1: nobody needs the KV. The job stays until the gateway has all tokens.
         ctx.tell(api.gpu, { type: 'ReleaseKey', key: job.key });
         job.phase = 'decoding';
@@ -105,11 +105,11 @@ export function prefillActor(
   });
 }
 
-function firstTokens(job: Job): FirstToken[] {
-  const first: FirstToken[] = [];
+function firstTokens(job: Job): Body<'PrefillDone'>['first'] {
+  const first: Body<'PrefillDone'>['first'] = [];
   for (const [choice, { from, tokens, finish }] of job.retained) {
     const token = tokens[0];
-    if (from === 0 && token !== undefined) first.push({ choice, token, finished: finish !== finishCodes.none });
+    if (from === 0 && token !== undefined) first.push({ choice, token, finish });
   }
   return first;
 }

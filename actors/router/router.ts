@@ -134,20 +134,20 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
 
 function route(state: RouterState, { request, replyTo }: Waiting, config: RouterConfig, ctx: Ctx<RouterMessage>): void {
   const { num, attempt } = request;
-  if (tooMany(state, request)) {
-    ctx.tell(replyTo, { type: 'Unroutable', num, attempt, code: 'TOO_MANY_CHOICES' });
-    return;
-  }
-  const placement = state.queue.length === 0 ? place(state, request, config, ctx) : undefined;
+  const placement =
+    state.queue.length === 0 && !tooMany(state, request) ? place(state, request, config, ctx) : undefined;
   if (placement) ctx.tell(replyTo, { type: 'Routed', num, attempt, ...placement });
-  else if (state.queue.length >= config.queueLimit)
-    ctx.tell(replyTo, { type: 'Unroutable', num, attempt, code: 'QUEUE_FULL' });
+  else if (state.queue.length >= config.queueLimit) refuse({ request, replyTo }, 'QUEUE_FULL', ctx);
   else {
     state.queue.push({ request, replyTo });
     ctx.tell(replyTo, { type: 'Queued', num, attempt });
-    // A request that excludes every worker must not hold up those behind it.
+    // Those in front may wait for workers that this one does not need.
     drain(state, config, ctx);
   }
+}
+
+function refuse({ request, replyTo }: Waiting, code: 'QUEUE_FULL' | 'TOO_MANY_CHOICES', ctx: Ctx<RouterMessage>): void {
+  ctx.tell(replyTo, { type: 'Unroutable', num: request.num, attempt: request.attempt, code });
 }
 
 /** Places whatever fits, in order of arrival; one that fits nowhere does not block those behind it. */
@@ -155,6 +155,10 @@ function drain(state: RouterState, config: RouterConfig, ctx: Ctx<RouterMessage>
   if (state.queue.length === 0) return;
   const still: Waiting[] = [];
   for (const waiting of state.queue) {
+    if (tooMany(state, waiting.request)) {
+      refuse(waiting, 'TOO_MANY_CHOICES', ctx);
+      continue;
+    }
     const placement = place(state, waiting.request, config, ctx);
     if (!placement) still.push(waiting);
     else

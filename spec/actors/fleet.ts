@@ -1,0 +1,389 @@
+/**
+ * A whole fleet in one process and virtual time: the real frontend, router and worker actors, mock engines that hand over
+ * through memory, and a post that delivers at once. Specs drive it by `run`; the same seed gives the same interleaving.
+ */
+import {
+  beaconActor,
+  type ClientStream,
+  createKernel,
+  decodeActor,
+  type FrontendConfig,
+  type FrontendFacts,
+  type FrontendMessage,
+  frontendActor,
+  type GpuMessage,
+  gpuActor,
+  type Prepared,
+  prefillActor,
+  type Ref,
+  type RegistryMessage,
+  type RequestError,
+  type RequestSummary,
+  type RouterMessage,
+  registryActor,
+  routerActor,
+  seededDispatcher,
+  seededRandom,
+  type Usage,
+  virtualWorld,
+  type WorkerFacts,
+  type WorkerMessage,
+} from '../../actors/index.js';
+import { createMockEngine, type Engine, type MockEngineOptions } from '../../gpu/index.js';
+import {
+  type Address,
+  address,
+  type Body,
+  type Envelope,
+  type Head,
+  type InstanceInfo,
+  type MessageType,
+  parts,
+} from '../../transport/index.js';
+
+/** What a client saw. */
+export interface Seen {
+  begun: number;
+  /** Token ids by choice: the fleet's detokenizer writes them as words. */
+  readonly texts: string[];
+  readonly finishes: (string | undefined)[];
+  usage: Usage | undefined;
+  error: RequestError | undefined;
+  /** How often `end` or `fail` was called: exactly once (promise P1). */
+  ends: number;
+}
+
+export interface FleetOptions {
+  readonly prefill: number;
+  readonly decode: number;
+  readonly seed?: number;
+  readonly frontend?: Partial<FrontendConfig>;
+  readonly engine?: Partial<MockEngineOptions>;
+  readonly queueLimit?: number;
+}
+
+interface Message {
+  readonly from: Address;
+  readonly to: Address;
+  readonly type: MessageType;
+  readonly body: unknown;
+  readonly head: Head;
+}
+
+/** Return false to lose the message. */
+export type Filter = (message: Message) => boolean;
+
+export type Fleet = ReturnType<typeof createFleet>;
+
+export function createFleet(options: FleetOptions) {
+  const seed = options.seed ?? 1;
+  const dispatcher = seededDispatcher(seededRandom(seed));
+  const boxes = new Map<string, (envelope: Envelope) => void>();
+  const commands: string[] = [];
+  let filter: Filter = () => true;
+  let stepFilter: (worker: string) => boolean = () => true;
+  let serial = 0;
+
+  const deliver = (message: Message) => {
+    if (!filter(message)) return;
+    const { component, incarnation } = parts(message.to);
+    const envelope = {
+      v: 1,
+      id: String(++serial),
+      seq: serial,
+      ts: 0,
+      ...message.head,
+      ...message,
+    } as unknown as Envelope;
+    boxes.get(`${component}.${incarnation}`)?.(envelope);
+  };
+
+  const world = virtualWorld({
+    seed,
+    post: {
+      command(from, to, type, body, head) {
+        commands.push(type);
+        deliver({ from, to, type, body, head });
+        return Promise.resolve();
+      },
+      frame: (from, to, type, body, head) => deliver({ from, to, type, body, head }),
+      step(gateway, frame) {
+        if (gateway === gatewayId && stepFilter(frame.worker)) kernel.tell(frontend, { type: 'Frame', frame });
+      },
+      query<T extends MessageType, R extends MessageType>(
+        _from: Address,
+        to: Address,
+        _type: T,
+        body: Body<T>,
+      ): Promise<Body<R>> {
+        const worker = workers.get(parts(to).incarnation);
+        if (!worker) return Promise.reject(Object.assign(new Error('gone'), { code: 'NET_NO_RESPONDER' }));
+        const asked = kernel.ask<WorkerMessage, Body<'Resynced'>>(
+          worker.ref,
+          (replyTo) => ({ type: 'ResyncAsk', body: body as Body<'Resync'>, replyTo }),
+          1_000,
+        );
+        return asked as unknown as Promise<Body<R>>;
+      },
+    },
+  });
+  const kernel = createKernel({ world, dispatcher });
+  const gatewayId = 'gateway-0-a';
+
+  // gateway
+  const router = kernel.spawn(
+    routerActor({ mode: 'least-loaded', queueLimit: options.queueLimit ?? 1_000 }),
+    address('gateway', gatewayId, 'router'),
+  ) as Ref<RouterMessage>;
+  const summaries: RequestSummary[] = [];
+  const config: FrontendConfig = {
+    gateway: gatewayId,
+    acceptMs: 2_000,
+    queueMs: 30_000,
+    firstTokenMs: 30_000,
+    betweenTokensMs: 10_000,
+    totalMs: 600_000,
+    attempts: 4,
+    maxRequests: 10_000,
+    brokerOutageMs: 90_000,
+    ...options.frontend,
+  };
+  const frontend: Ref<FrontendMessage> = kernel.spawn(
+    frontendActor(
+      config,
+      {
+        preprocessor: { prepare: (_api, body) => ({ ok: true, prepared: body as Prepared }) },
+        detokenizers: { open: () => ({ push: (token) => `${token} `, end: () => '' }) },
+        summary: (summary) => summaries.push(summary),
+      },
+      router,
+    ),
+    address('gateway', gatewayId, 'frontend'),
+  );
+  const registry: Ref<RegistryMessage> = kernel.spawn(
+    registryActor(router, frontend, () => {}),
+    address('gateway', gatewayId, 'registry'),
+  );
+  boxes.set(`gateway.${gatewayId}`, (envelope) => kernel.tell(frontend, envelope as FrontendMessage));
+
+  // workers
+  interface Worker {
+    readonly ref: Ref<WorkerMessage>;
+    readonly gpu: Ref<GpuMessage>;
+    readonly engine: Engine;
+    readonly info: InstanceInfo;
+    readonly refs: Ref<never>[];
+  }
+  const workers = new Map<string, Worker>();
+
+  function addWorker(component: 'prefill' | 'decode', incarnation: string): void {
+    let yields = 0;
+    const engine = createMockEngine({
+      owner: incarnation,
+      speedup: 10,
+      slots: 8,
+      ...options.engine,
+      clock: {
+        now: world.now,
+        setTimer: world.setTimer,
+        yield: (run) => {
+          yields++;
+          return world.setTimer(yields % 2 === 0 ? 0 : 0.001, run);
+        },
+      },
+    });
+    const gpu: Ref<GpuMessage> = kernel.spawn(
+      gpuActor(engine, (self) => ({
+        step: (step) => void kernel.tell(self, { type: 'EngineStepped', step }),
+        died: (error) => void kernel.tell(self, { type: 'EngineDied', error }),
+      })),
+      address(component, incarnation, 'gpu'),
+    );
+    const workerConfig = {
+      leg: component,
+      incarnation,
+      model: 'mock',
+      fingerprint: engine.card.fingerprint,
+      kvType: engine.card.kvType,
+      layout: engine.card.kvLayout,
+      blockTokens: engine.card.blockTokens,
+      maxJobs: 1_000,
+      grantMs: 5_000,
+      leaseMs: 10_000,
+      keepMs: 30_000,
+    } as const;
+    const behaviour =
+      component === 'prefill'
+        ? prefillActor(workerConfig, gpu, () => engine.pool as NonNullable<Engine['pool']>)
+        : decodeActor(workerConfig, gpu);
+    const ref: Ref<WorkerMessage> = kernel.spawn(behaviour, address(component, incarnation, 'worker'));
+    const beacon = kernel.spawn(
+      beaconActor(incarnation, engine.limits, gpu, () => 0),
+      address(component, incarnation, 'beacon'),
+    );
+    const info: InstanceInfo = {
+      component,
+      instance: incarnation,
+      incarnation,
+      node: 'n',
+      host: 'h',
+      pid: 1,
+      draining: false,
+      model: 'mock',
+      engine: 'mock',
+      fingerprint: engine.card.fingerprint,
+      slots: engine.limits.slots,
+    };
+    workers.set(incarnation, { ref, gpu, engine, info, refs: [beacon, ref, gpu] });
+    boxes.set(`${component}.${incarnation}`, (envelope) => kernel.tell(ref, envelope as WorkerMessage));
+    kernel.tell(registry, { type: 'Seen', info });
+  }
+
+  /** Ends a worker as kill -9 does: not a word more from it. `known`: the node saw it and says so. */
+  function killWorker(incarnation: string, known = true): void {
+    const worker = workers.get(incarnation);
+    if (!worker) throw new Error(`no worker ${incarnation}`);
+    workers.delete(incarnation);
+    boxes.delete(`${worker.info.component}.${incarnation}`);
+    for (const ref of worker.refs) void kernel.kill(ref);
+    void worker.engine.stop();
+    if (known) kernel.tell(registry, { type: 'Down', body: { incarnation, reason: 'killed' } } as RegistryMessage);
+  }
+
+  for (let i = 0; i < options.prefill; i++) addWorker('prefill', `prefill-${i}-a`);
+  for (let i = 0; i < options.decode; i++) addWorker('decode', `decode-${i}-a`);
+
+  let tickets = 0;
+  function submit(body: Partial<Prepared> = {}): { readonly seen: Seen; readonly ticket: number } {
+    const n = body.n ?? 1;
+    const seen: Seen = {
+      begun: 0,
+      texts: Array(n).fill(''),
+      finishes: Array(n).fill(undefined),
+      usage: undefined,
+      error: undefined,
+      ends: 0,
+    };
+    const stream: ClientStream = {
+      begin: () => void seen.begun++,
+      text: (choice, text) => {
+        seen.texts[choice] += text;
+      },
+      finish: (choice, reason) => {
+        seen.finishes[choice] = reason;
+      },
+      end: (usage) => {
+        seen.usage = usage;
+        seen.ends++;
+      },
+      fail: (error) => {
+        seen.error = error;
+        seen.ends++;
+      },
+    };
+    const ticket = ++tickets;
+    kernel.tell(frontend, { type: 'Submit', api: 'chat', body: prepared(body), stream, ticket, label: '' });
+    return { seen, ticket };
+  }
+
+  /** Lets virtual time pass; native promises get their turn between timers. */
+  async function run(ms: number, until: () => boolean = () => false): Promise<void> {
+    const end = world.now() + ms;
+    while (world.now() < end && !until()) {
+      dispatcher.drain();
+      await new Promise<void>((resolve) => setImmediate(resolve));
+      dispatcher.drain();
+      world.advance(Math.min(1, end - world.now()), () => dispatcher.drain());
+    }
+  }
+
+  async function facts(): Promise<FrontendFacts> {
+    const asked = kernel.ask<FrontendMessage, FrontendFacts>(
+      frontend,
+      (replyTo) => ({ type: 'Facts', replyTo }),
+      1_000,
+    );
+    dispatcher.drain();
+    return asked;
+  }
+
+  async function workerFacts(incarnation: string): Promise<WorkerFacts> {
+    const worker = workers.get(incarnation);
+    if (!worker) throw new Error(`no worker ${incarnation}`);
+    const asked = kernel.ask<WorkerMessage, WorkerFacts>(
+      worker.ref,
+      (replyTo) => ({ type: 'FactsAsk', replyTo }),
+      1_000,
+    );
+    dispatcher.drain();
+    return asked;
+  }
+
+  return {
+    world,
+    kernel,
+    frontend,
+    workers,
+    commands,
+    summaries,
+    addWorker,
+    killWorker,
+    submit,
+    run,
+    facts,
+    workerFacts,
+    broker: (up: boolean) => kernel.tell(frontend, { type: 'Broker', up }),
+    redeliver: deliver,
+    /** Who serves the oldest request now, as its last command tells; undefined before the router has chosen. */
+    placement: (role: 'prefill' | 'decode') => {
+      const last = world.posted.findLast(
+        (item) => item.kind === 'command' && item.type !== 'Cancel' && parts(item.to).component === role,
+      );
+      return last?.kind === 'command' ? parts(last.to).incarnation : undefined;
+    },
+    gone: (ticket: number) => kernel.tell(frontend, { type: 'ClientGone', ticket }),
+    lose: (next: Filter) => {
+      filter = next;
+    },
+    loseSteps: (next: (worker: string) => boolean) => {
+      stepFilter = next;
+    },
+    /** Nothing is held anywhere: no request, no job, no slot, no exported block. */
+    async idle(): Promise<Record<string, number>> {
+      const held: Record<string, number> = { requests: (await facts()).inFlight };
+      for (const [incarnation, { engine }] of workers) {
+        const { busySlots, waiting, exportedBlocks } = engine.load();
+        held[incarnation] = (await workerFacts(incarnation)).jobs + busySlots + waiting + exportedBlocks;
+      }
+      return held;
+    },
+  };
+}
+
+let prompts = 0;
+export function prepared(body: Partial<Prepared> = {}): Prepared {
+  const from = ++prompts * 7;
+  return {
+    model: 'mock',
+    prompt: Uint32Array.from({ length: 200 }, (_, i) => (from + i * 13) % 50_000),
+    n: 1,
+    sampling: {
+      temperature: 1,
+      topK: 0,
+      topP: 1,
+      minP: 0,
+      frequencyPenalty: 0,
+      presencePenalty: 0,
+      repetitionPenalty: 1,
+      logitBias: [],
+      seed: 42,
+    },
+    maxTokens: 50,
+    minTokens: 0,
+    ignoreEos: false,
+    logprobs: 0,
+    stop: [],
+    cacheSalt: '',
+    ...body,
+  };
+}
