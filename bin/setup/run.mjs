@@ -14,6 +14,7 @@ const STEPS = { dependencies, headers, addon, typescript, nats: natsServer, mode
 
 const HELP = `Prepares this clone; does only what is not done yet.
   --only a,b   these steps: ${Object.keys(STEPS).join(', ')}
+  --check      do nothing, only say what is not done; exit code 1 if there is anything
   --thorough   hash cached downloads again
 `;
 
@@ -23,7 +24,12 @@ export async function setUp(args) {
   try {
     const { values } = parseArgs({
       args,
-      options: { only: { type: 'string' }, thorough: { type: 'boolean' }, help: { type: 'boolean', short: 'h' } },
+      options: {
+        only: { type: 'string' },
+        check: { type: 'boolean' },
+        thorough: { type: 'boolean' },
+        help: { type: 'boolean', short: 'h' },
+      },
     });
     if (values.help) {
       process.stdout.write(HELP);
@@ -31,7 +37,12 @@ export async function setUp(args) {
     }
     const ctx = { cache: openCache(), report, thorough: values.thorough ?? false };
     const steps = chosen(values.only);
-    if ((await stale(steps, ctx)).length > 0) {
+    const todo = await stale(steps, ctx);
+    if (values.check) {
+      for (const step of todo) report.line(`not done: ${step.name}`);
+      return todo.length > 0 ? 1 : 0;
+    }
+    if (todo.length > 0) {
       const waiting = () => report.line('set-up: another set-up is at work, waiting for it');
       await exclusively(ctx.cache.folder, waiting, () => work(steps, ctx));
     }
