@@ -61,13 +61,14 @@ export function decodeActor(config: WorkerConfig, gpu: Ref<GpuMessage>): Behavio
           job.phase = 'handing';
           job.cachedTokens = cachedTokens;
           // P forgets the request with its release: from here on D repeats token 1 too.
-          for (const { choice, token, finished } of first) {
-            job.retained.set(choice, {
-              from: 0,
-              tokens: [token],
-              finish: finished ? finishCodes.stop : finishCodes.none,
-            });
+          for (const { choice, token, finish } of first) {
+            job.retained.set(choice, { from: 0, tokens: [token], finish });
           }
+          const known = first.map(({ choice, token, finish }) => ({
+            choice,
+            token,
+            finished: finish !== finishCodes.none,
+          }));
           job.expiresAt = ctx.now() + handoff.leaseMs;
           ctx.tell(api.gpu, { type: 'Commit', key: job.key, handoff, first: known });
         }
