@@ -4,6 +4,9 @@
  * interface alone, so the simulator can put a lossy network underneath.
  */
 
+import type { Clock } from './clock.js';
+import type { StreamName } from './subjects.js';
+
 /** Ends what it came from; calling it twice is harmless. */
 export type Stop = () => void;
 
@@ -20,6 +23,8 @@ export interface Stored {
   readonly subject: string;
   readonly seq: number;
   readonly data: Uint8Array;
+  /** How long it had been stored when it was handed over, by the broker's clock: time frozen or queued counts. */
+  readonly ageMs: number;
 }
 
 export interface KvEntry {
@@ -27,9 +32,16 @@ export interface KvEntry {
   /** Undefined when the key was deleted or its lease ran out. */
   readonly value: Uint8Array | undefined;
   readonly revision: number;
+  /** With an undefined value: nobody removed it, its lease ran out or the bucket was lost with the broker. */
+  readonly expired?: boolean;
 }
 
 export interface Bus {
+  /** Every subject, stream and bucket of this bus belongs to it (`subjects.ts`). */
+  readonly namespace: string;
+  readonly clock: Clock;
+  /** What happened and nobody was told: messages dropped while down, handlers that threw. For metrics. */
+  readonly counters: { readonly dropped: number; readonly handlerErrors: number; readonly reconnects: number };
   readonly state: BusState;
   onState(listener: (state: BusState) => void): Stop;
 
@@ -42,13 +54,15 @@ export interface Bus {
   request(subject: string, data: Uint8Array, timeoutMs: number): Promise<Uint8Array>;
   serve(subject: string, handler: (data: Uint8Array, subject: string) => Uint8Array | Promise<Uint8Array>): Stop;
 
-  /** JetStream publish: resolves once stored. The same `msgId` within the duplicate window is stored once. */
+  /**
+   * JetStream publish: resolves with the stream sequence once stored. Rejects at once with NET_DOWN when the connection breaks
+   * (the message may be stored), NET_NO_STREAM, NET_STREAM_FULL, NET_DENIED, NET_TOO_LARGE, NET_TIMEOUT. The same `msgId` within the duplicate window is stored once. */
   store(subject: string, data: Uint8Array, msgId: string, timeoutMs: number): Promise<number>;
   /**
    * Ordered read of one subject filter of a stream, from `from` on, without acks; survives broker restarts without a gap or a
    * repeat as long as the stream itself does. The handler is synchronous and guarded.
    */
-  follow(stream: string, filter: string, from: 'start' | 'new', handler: (message: Stored) => void): Promise<Stop>;
+  follow(stream: StreamName, filter: string, from: 'start' | 'new', handler: (message: Stored) => void): Promise<Stop>;
 
   /** REGISTRY bucket. `put` renews the lease of the bucket's ttl. */
   put(key: string, value: Uint8Array): Promise<number>;

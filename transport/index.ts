@@ -1,5 +1,26 @@
 export { type Address, type AddressParts, address, type Component, isAddress, parts } from './address.js';
 export type { Bus, BusState, KvEntry, Stop, Stored } from './bus.js';
+export { type Clock, realClock } from './clock.js';
+export type { DeadMail } from './dead-letters.js';
+export {
+  checkEnvelope,
+  type Decoded,
+  decodeCbor,
+  decodeEnvelope,
+  encodeCbor,
+  encodeEnvelope,
+  type Fault,
+} from './envelope.js';
+export { isNetError, type NetCode, NetError, netErrors } from './errors.js';
+export { type FrameHandlers, type FrameListener, listenFrames } from './frames.js';
+export { type Mailbox, type MailboxOptions, openMailbox } from './mailbox.js';
+export {
+  createMemoryBroker,
+  createMemoryBus,
+  type Hop,
+  type MemoryBroker,
+  type MemoryBrokerOptions,
+} from './memory-bus.js';
 export {
   type BlockRef,
   type Body,
@@ -18,4 +39,36 @@ export {
   type Sampling,
   type Work,
 } from './messages.js';
-export type { Envelope, FrameItem, Head, Post, StepFrame } from './post.js';
+export { connectNats, type NatsBus, type NatsOptions } from './nats/bus.js';
+export { type EnsureOptions, ensureStreams } from './nats/ensure.js';
+export { permissionsOf, type Role } from './nats/permissions.js';
+export { identify, isAlive, type ProcessIdentity } from './nats/process-identity.js';
+export {
+  type Credentials,
+  holdNatsServer,
+  type NatsServer,
+  type NatsServerOptions,
+  readCredentials,
+  startNatsServer,
+} from './nats/server.js';
+export type { Outbox, OutboxOptions } from './outbox.js';
+export {
+  createPost,
+  type Envelope,
+  type FrameItem,
+  type Head,
+  type Post,
+  type PostOffice,
+  type StepFrame,
+} from './post.js';
+export { type QueryHandlers, serveQueries } from './queries.js';
+export {
+  type Announcement,
+  announce,
+  type InstanceEvent,
+  type RegistryOptions,
+  watchInstances,
+} from './registry.js';
+export { decodeStep, encodeStep, isStepFrame } from './step-frame.js';
+export { defaultStreamSettings, type StreamSettings, type Tape } from './streams.js';
+export { type FrameKind, matches, type StreamName, type Subjects, subjects } from './subjects.js';

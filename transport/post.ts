@@ -2,8 +2,17 @@
  * Post: how an actor's messages leave the process. It owns envelopes, sequence numbers per (sender, mailbox), the outbox
  * and the subjects; actors name addresses, never subjects.
  */
-import type { Address } from './address.js';
-import type { Body, MessageType } from './messages.js';
+import { type Address, parts } from './address.js';
+import type { Bus } from './bus.js';
+import { cut } from './chunks.js';
+import { encodeCbor, encodeEnvelope } from './envelope.js';
+import { NetError } from './errors.js';
+import { budgetMaxMs, chunkBytes, payloadBytes } from './limits.js';
+import { type Body, carriers, type MessageType } from './messages.js';
+import { createOutbox, type Outbox, type OutboxOptions, type Parcel } from './outbox.js';
+import { askOnce } from './queries.js';
+import { encodeStep } from './step-frame.js';
+import { subjects } from './subjects.js';
 
 /** What every message says beside its body. */
 export interface Head {
@@ -58,7 +67,10 @@ export interface StepFrame {
 export interface Post {
   /** Command into a mailbox. Resolves when stored; rejects with NET_OUTBOX_FULL, NET_REFUSED or NET_TIMEOUT. */
   command<T extends MessageType>(from: Address, to: Address, type: T, body: Body<T>, head: Head): Promise<void>;
-  /** Frame to a gateway (`out`), a worker (`ack`) or everybody (`load`, `down`); the type decides. Never throws. */
+  /**
+   * Frame to a gateway (`out`), a worker (`ack`) or everybody (`load`: the sender's; `down`: `to` is the one that will never speak
+   * again); the type decides. Never throws; what cannot be sent is dropped and counted.
+   */
   frame<T extends MessageType>(from: Address, to: Address, type: T, body: Body<T>, head: Head): void;
   /** Step frame to `out.<gateway>`. Never throws. */
   step(gateway: string, frame: StepFrame): void;
@@ -71,4 +83,137 @@ export interface Post {
     answer: R,
     timeoutMs: number,
   ): Promise<Body<R>>;
+}
+
+export interface PostOffice extends Post {
+  readonly outbox: Outbox;
+  readonly counters: {
+    readonly commands: number;
+    readonly frames: number;
+    readonly steps: number;
+    readonly dropped: number;
+  };
+  /** Rejects what waits in the outbox with NET_CLOSED. The bus stays open. */
+  close(): void;
+}
+
+/** The post of one process. Everything an incarnation sends must leave through one post: it counts the sequence numbers. */
+export function createPost(bus: Bus, options: OutboxOptions = {}): PostOffice {
+  const subject = subjects(bus.namespace);
+  const outbox = createOutbox(bus, options);
+  const counters = { commands: 0, frames: 0, steps: 0, dropped: 0 };
+  let ordinal = 0;
+
+  function envelope<T extends MessageType>(
+    from: Address,
+    to: Address,
+    type: T,
+    body: Body<T>,
+    head: Head,
+    seq: number,
+  ) {
+    ordinal += 1;
+    const made = {
+      v: 1 as const,
+      type,
+      id: `${from}:${ordinal}`,
+      from,
+      to,
+      seq,
+      req: head.req,
+      attempt: head.attempt,
+      budgetMs: Math.min(budgetMaxMs, Math.max(0, head.budgetMs)),
+      ts: bus.clock.wallTime(),
+      body,
+      ...(head.trace !== undefined && { trace: head.trace }),
+    };
+    return made as typeof made & Envelope;
+  }
+
+  function send(to: string, bytes: Uint8Array): boolean {
+    if (bytes.length <= payloadBytes) {
+      bus.send(to, bytes);
+      return true;
+    }
+    counters.dropped += 1;
+    return false;
+  }
+
+  function frameSubject(from: Address, to: Address, type: MessageType): string | undefined {
+    const target = parts(to);
+    if (type === 'Load') {
+      const self = parts(from);
+      return subject.load(self.component, self.incarnation);
+    }
+    if (type === 'Down') return subject.down(target.component, target.incarnation);
+    if (carriers[type] !== 'frame') return undefined;
+    return target.component === 'gateway'
+      ? subject.out(target.incarnation)
+      : subject.ack(target.component, target.incarnation);
+  }
+
+  return {
+    outbox,
+    counters,
+    close: () => outbox.close(),
+
+    command(from, to, type, body, head) {
+      try {
+        if (carriers[type] !== 'command') throw new TypeError(`${type} is no command`);
+        counters.commands += 1;
+        return outbox.put(parcel(subject.mail(to), envelope(from, to, type, body, head, 0)));
+      } catch (error) {
+        if (error instanceof NetError)
+          return Promise.reject(new NetError('NET_REFUSED', { what: error.message }, error));
+        return Promise.reject(error);
+      }
+    },
+
+    frame(from, to, type, body, head) {
+      try {
+        const target = frameSubject(from, to, type);
+        if (target !== undefined && send(target, encodeEnvelope(envelope(from, to, type, body, head, ordinal)))) {
+          counters.frames += 1;
+        }
+      } catch {
+        counters.dropped += 1;
+      }
+    },
+
+    step(gateway, frame) {
+      try {
+        if (send(subject.out(gateway), encodeStep(frame))) counters.steps += 1;
+      } catch {
+        counters.dropped += 1;
+      }
+    },
+
+    query(from, to, type, body, answer, timeoutMs) {
+      const head = { req: '', attempt: 0, budgetMs: timeoutMs };
+      const question = encodeEnvelope(envelope(from, to, type, body, head, 0));
+      return askOnce(bus, subject.query(to), question, answer, timeoutMs);
+    },
+  };
+}
+
+/** What the outbox needs to know of a command; `seq` and the time left are filled in at each attempt. */
+function parcel(subject: string, made: Envelope): Parcel {
+  const { body, ...rest } = made;
+  const whole = encodeEnvelope(made);
+  const base = { lane: `${made.from}>${made.to}`, subject, id: made.id, budgetMs: made.budgetMs };
+  if (whole.length <= chunkBytes) {
+    return {
+      ...base,
+      bytes: whole.length,
+      chunks: [],
+      encode: (seq, budgetMs) => encodeCbor({ ...rest, seq, budgetMs, body }),
+    };
+  }
+  const { chunks, manifest } = cut(made.id, encodeCbor(body));
+  return {
+    ...base,
+    bytes: whole.length,
+    chunks,
+    encode: (seq, budgetMs) => encodeCbor({ ...rest, seq, budgetMs, chunks: manifest }),
+  };
 }

@@ -1,0 +1,400 @@
+/**
+ * The bus on NATS. Every trap of the client is sprung here and nowhere else: callbacks are guarded (an exception in one ends the socket
+ * reader for good), nothing is published while disconnected (it would vanish), reconnecting never gives up, and a watchdog
+ * replaces a connection that no longer answers.
+ */
+import { type JetStreamClient, type JetStreamManager, jetstream, jetstreamManager } from '@nats-io/jetstream';
+import { connect, headers, type Msg, type NatsConnection } from '@nats-io/transport-node';
+import type { Bus, BusState, KvEntry, Stop } from '../bus.js';
+import { realClock } from '../clock.js';
+import { NetError } from '../errors.js';
+import { type Subjects, subjects } from '../subjects.js';
+import { type Followed, follow } from './follow.js';
+import { checkServer, isAuthError, netError } from './problems.js';
+
+export interface NatsOptions {
+  readonly url: string;
+  readonly namespace: string;
+  /** Replies come to `_INBOX_<user>.`, which only this user may read. */
+  readonly user?: string;
+  readonly password?: string;
+  /** Shown in the broker's list of connections. */
+  readonly name?: string;
+  /** How long the first connection may take, for the broker may start later than we. Default 10,000. */
+  readonly connectTimeoutMs?: number;
+  /** How often the connection must prove that it answers. Default 2,000: a frozen broker is noticed within twice that. */
+  readonly watchdogMs?: number;
+  /** Told of what nobody waits for: a handler that threw, a denied subscription. Must not throw. */
+  readonly onProblem?: (problem: string, error: unknown) => void;
+}
+
+export interface NatsBus extends Bus {
+  readonly connection: NatsConnection;
+  readonly manager: JetStreamManager;
+}
+
+const reconnectWaitMs = 100;
+const dialMs = 2_000;
+const closeMs = 2_000;
+const kvMs = 2_000;
+const calibrateEvery = 10;
+/** Sent and not yet confirmed by a pong. Above `most`, core messages are dropped rather than buffered. */
+const buffered = { step: 4 * 1024 * 1024, most: 64 * 1024 * 1024 } as const;
+
+/** Connects and checks version and JetStream. Rejects with NET_UNAUTHORIZED, NET_NO_JETSTREAM, NET_VERSION_TOO_OLD or NET_TIMEOUT. */
+export async function connectNats(options: NatsOptions): Promise<NatsBus> {
+  const connection = await dial(options);
+  try {
+    checkServer(connection, options.url);
+    const manager = await jetstreamManager(connection, { checkAPI: false, timeout: 5_000 });
+    await manager.getAccountInfo();
+    return createBus(connection, manager, options);
+  } catch (error) {
+    await connection.close();
+    throw netError(error, options.url);
+  }
+}
+
+/** Dials until the deadline; the library's own waiting would also wait on refused credentials. */
+async function dial(options: NatsOptions): Promise<NatsConnection> {
+  const patience = options.connectTimeoutMs ?? 10_000;
+  const deadline = realClock.now() + patience;
+  for (;;) {
+    try {
+      return await connect({
+        servers: options.url,
+        name: options.name ?? 'dynact',
+        ...(options.user !== undefined && { user: options.user, inboxPrefix: inboxPrefix(options.user) }),
+        ...(options.password !== undefined && { pass: options.password }),
+        maxReconnectAttempts: -1,
+        reconnectTimeWait: reconnectWaitMs,
+        reconnectJitter: 50,
+        timeout: dialMs,
+        pingInterval: 10_000,
+        maxPingOut: 2,
+        ignoreAuthErrorAbort: false,
+        noEcho: false,
+      });
+    } catch (error) {
+      if (isAuthError(error)) throw new NetError('NET_UNAUTHORIZED', { what: options.user ?? 'nobody' }, error);
+      if (realClock.now() + reconnectWaitMs > deadline) {
+        throw new NetError('NET_TIMEOUT', { ms: patience, what: `connecting to ${options.url}` }, error);
+      }
+      await new Promise((resolve) => setTimeout(resolve, reconnectWaitMs));
+    }
+  }
+}
+
+export function inboxPrefix(user: string): string {
+  return `_INBOX_${user.replace(/[^A-Za-z0-9_-]/g, '_')}`;
+}
+
+function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsOptions): NatsBus {
+  const s: Subjects = subjects(options.namespace);
+  const js: JetStreamClient = jetstream(nc, { timeout: 5_000 });
+  const counters = { dropped: 0, handlerErrors: 0, reconnects: 0 };
+  const listeners = new Set<(state: BusState) => void>();
+  /** Rejects what waits for an answer that a broken connection can no longer bring. */
+  const pending = new Set<(error: NetError) => void>();
+  /** Broker's wall clock minus our monotonic one, in milliseconds. */
+  let brokerOffset: number | undefined;
+  let state: BusState = 'up';
+  let unconfirmed = 0;
+  let sinceFlush = 0;
+
+  function report(problem: string, error: unknown): void {
+    try {
+      options.onProblem?.(problem, error);
+    } catch {
+      // The last resort must not fail.
+    }
+  }
+  function guarded<A extends unknown[]>(problem: string, call: (...args: A) => void): (...args: A) => void {
+    return (...args) => {
+      try {
+        call(...args);
+      } catch (error) {
+        counters.handlerErrors += 1;
+        report(problem, error);
+      }
+    };
+  }
+  function turn(next: BusState): void {
+    if (state === next || state === 'closed') return;
+    state = next;
+    if (next !== 'up') {
+      const error = new NetError(next === 'down' ? 'NET_DOWN' : 'NET_CLOSED', { what: options.url });
+      for (const reject of [...pending]) reject(error);
+      unconfirmed = 0;
+      sinceFlush = 0;
+    }
+    for (const listener of [...listeners]) guarded('state listener', listener)(next);
+  }
+  /** Settles with `work`, or as soon as the connection breaks. */
+  function whileUp<T>(what: string, work: () => Promise<T>): Promise<T> {
+    if (state !== 'up') return Promise.reject(new NetError(state === 'down' ? 'NET_DOWN' : 'NET_CLOSED', { what }));
+    return new Promise<T>((resolve, reject) => {
+      const fail = (error: NetError): void => {
+        pending.delete(fail);
+        reject(error);
+      };
+      pending.add(fail);
+      work().then(
+        (value) => {
+          pending.delete(fail);
+          resolve(value);
+        },
+        (error: unknown) => fail(netError(error, what)),
+      );
+    });
+  }
+
+  /** Up again only once JetStream answers: it may still be recovering its streams. */
+  async function welcome(): Promise<void> {
+    for (;;) {
+      if (nc.isClosed() || state !== 'down') return;
+      try {
+        await manager.getAccountInfo();
+        if (lost) return;
+        counters.reconnects += 1;
+        turn('up');
+        void calibrate();
+        return;
+      } catch {
+        if (lost) return;
+        await new Promise((resolve) => setTimeout(resolve, reconnectWaitMs));
+      }
+    }
+  }
+  let lost = false;
+  async function watchStatus(): Promise<void> {
+    for await (const status of nc.status()) {
+      if (status.type === 'disconnect' || status.type === 'staleConnection') {
+        lost = true;
+        turn('down');
+      } else if (status.type === 'reconnect') {
+        lost = false;
+        turn('down');
+        void welcome();
+      } else if (status.type === 'error') report('connection', status.error);
+    }
+  }
+  watchStatus().catch((error) => report('status', error));
+  nc.closed().then(
+    () => turn('closed'),
+    () => turn('closed'),
+  );
+
+  /** Measures the broker's clock against ours; only a quick answer is a good measurement. */
+  async function calibrate(): Promise<void> {
+    try {
+      const before = performance.now();
+      const info = await manager.streams.info(s.stream('MAIL'));
+      const after = performance.now();
+      const broker = Date.parse((info as { ts?: string }).ts ?? '');
+      if (!Number.isNaN(broker) && (after - before < 50 || brokerOffset === undefined)) {
+        brokerOffset = broker - (before + after) / 2;
+      }
+    } catch {
+      // No stream yet; the next tick tries again.
+    }
+  }
+  function ageMs(storedAt: number): number {
+    return brokerOffset === undefined ? 0 : Math.max(0, performance.now() + brokerOffset - storedAt);
+  }
+
+  let answered = true;
+  let ticks = 0;
+  const watchdog = setInterval(() => {
+    if (state !== 'up') {
+      answered = true;
+      return;
+    }
+    const check = (): void => {
+      if (!answered && state === 'up') {
+        lost = true;
+        turn('down');
+        report('watchdog', new NetError('NET_TIMEOUT', { ms: options.watchdogMs ?? 2_000, what: 'ping' }));
+        nc.reconnect().catch(() => {});
+        answered = true;
+        return;
+      }
+      answered = false;
+      nc.rtt().then(
+        () => {
+          answered = true;
+        },
+        () => {},
+      );
+      ticks += 1;
+      if (brokerOffset === undefined || ticks % calibrateEvery === 0) void calibrate();
+    };
+    // After a freeze of our own, timers run before the socket's backlog is read: let the answer in first.
+    setImmediate(() => setImmediate(guarded('watchdog', check)));
+  }, options.watchdogMs ?? 2_000);
+  watchdog.unref();
+  void calibrate();
+
+  function sent(bytes: number): void {
+    unconfirmed += bytes;
+    sinceFlush += bytes;
+    if (sinceFlush < buffered.step) return;
+    const confirmed = sinceFlush;
+    sinceFlush = 0;
+    nc.flush().then(
+      () => {
+        unconfirmed = Math.max(0, unconfirmed - confirmed);
+      },
+      () => {},
+    );
+  }
+
+  function listen(subject: string, onMessage: (msg: Msg) => void): Stop {
+    const subscription = nc.subscribe(subject, {
+      callback: guarded(`handler of ${subject}`, (error: Error | null, msg: Msg) => {
+        if (error) report(`subscription ${subject}`, netError(error, subject));
+        else onMessage(msg);
+      }),
+    });
+    return () => {
+      if (!subscription.isClosed()) subscription.unsubscribe();
+    };
+  }
+
+  const context = {
+    nc,
+    manager,
+    inbox: inboxPrefix(options.user ?? 'dynact'),
+    state: () => state,
+    onState: (listener: (state: BusState) => void): Stop => {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+    ageMs,
+    report,
+    handlerFailed: () => {
+      counters.handlerErrors += 1;
+    },
+  };
+
+  function entryOf(message: Followed): KvEntry {
+    const key = s.keyOf(message.subject);
+    const revision = message.seq;
+    const h = message.headers();
+    if (h?.has('Nats-Marker-Reason')) {
+      return { key, value: undefined, revision, expired: h.get('Nats-Marker-Reason') === 'MaxAge' };
+    }
+    const operation = h?.get('KV-Operation');
+    if (operation === 'DEL' || operation === 'PURGE') return { key, value: undefined, revision };
+    return { key, value: message.data, revision };
+  }
+
+  return {
+    connection: nc,
+    manager,
+    namespace: options.namespace,
+    clock: realClock,
+    counters,
+    get state() {
+      return state;
+    },
+    onState: context.onState,
+
+    send(subject, data) {
+      if (state !== 'up' || unconfirmed > buffered.most) {
+        counters.dropped += 1;
+        return;
+      }
+      try {
+        nc.publish(subject, data);
+        sent(data.length);
+      } catch (error) {
+        counters.dropped += 1;
+        report(`send to ${subject}`, error);
+      }
+    },
+    subscribe: (subject, handler) => listen(subject, (msg) => handler(msg.data, msg.subject)),
+
+    request: (subject, data, timeoutMs) =>
+      whileUp(subject, async () => (await nc.request(subject, data, { timeout: Math.max(1, timeoutMs) })).data),
+    serve: (subject, handler) =>
+      listen(subject, (msg) => {
+        const answer = handler(msg.data, msg.subject);
+        if (answer instanceof Uint8Array) msg.respond(answer);
+        else {
+          answer
+            .then(guarded(`answer on ${subject}`, (bytes: Uint8Array) => void msg.respond(bytes)))
+            .catch((error) => {
+              counters.handlerErrors += 1;
+              report(`handler of ${subject}`, error);
+            });
+        }
+      }),
+
+    store: (subject, data, msgId, timeoutMs) =>
+      whileUp(subject, async () => {
+        const ack = await js.publish(subject, data, { msgID: msgId, timeout: Math.max(1, timeoutMs) });
+        return ack.seq;
+      }),
+    follow: (stream, filter, from, handler) =>
+      follow(context, {
+        stream: s.stream(stream),
+        filter,
+        from,
+        onMessage: (m) => handler({ subject: m.subject, seq: m.seq, data: m.data, ageMs: m.ageMs }),
+      }),
+
+    put: (key, value) => whileUp(key, async () => (await js.publish(s.key(key), value, { timeout: kvMs })).seq),
+    async remove(key) {
+      const h = headers();
+      h.set('KV-Operation', 'DEL');
+      await whileUp(key, () => js.publish(s.key(key), new Uint8Array(0), { headers: h, timeout: kvMs }));
+    },
+    async watch(prefix, handler) {
+      const live = new Set<string>();
+      let stale: Set<string> | undefined;
+      let markReady: () => void = () => {};
+      const ready = new Promise<void>((resolve) => {
+        markReady = resolve;
+      });
+      const stop = await follow(context, {
+        stream: s.bucketStream,
+        filter: s.key(prefix),
+        from: 'latest',
+        onMessage(message) {
+          const entry = entryOf(message);
+          stale?.delete(entry.key);
+          if (entry.value) live.add(entry.key);
+          else live.delete(entry.key);
+          handler(entry);
+        },
+        // The bucket was lost with the broker and made anew: what does not come back is gone.
+        onReset() {
+          stale = new Set(live);
+        },
+        onCaughtUp() {
+          const missing = stale;
+          stale = undefined;
+          for (const key of missing ?? []) {
+            live.delete(key);
+            guarded('watch', handler)({ key, value: undefined, revision: 0, expired: true });
+          }
+          markReady();
+        },
+      });
+      return { stop, ready };
+    },
+
+    async flush() {
+      await whileUp('flush', () => nc.flush());
+    },
+    async close() {
+      clearInterval(watchdog);
+      if (nc.isClosed()) return turn('closed');
+      const timer = new Promise<void>((resolve) => setTimeout(resolve, closeMs).unref());
+      if (state === 'up') await Promise.race([nc.drain().catch(() => {}), timer]);
+      turn('closed');
+      if (!nc.isClosed()) await nc.close().catch(() => {});
+    },
+  };
+}
