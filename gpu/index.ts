@@ -1,3 +1,4 @@
+export { blockChecksum, hashFromHex, hashToHex, sequenceHashes } from './block-hash.js';
 export type {
   Engine,
   EngineChoice,
@@ -12,6 +13,15 @@ export type {
   ModelCard,
   Verdict,
 } from './engine.js';
+export {
+  type KvFetcher,
+  type KvFetchResult,
+  type KvFetchStatus,
+  type KvPool,
+  type KvPoolOptions,
+  openKvFetcher,
+  openKvPool,
+} from './kv-pool.js';
 export { type EngineClock, systemClock } from './mock/timing.js';
 export { createMockEngine, type MockEngineOptions } from './mock-engine.js';
 export { openMockVocabulary } from './mock-vocabulary.js';

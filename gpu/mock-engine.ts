@@ -156,8 +156,8 @@ class MockEngine implements Engine {
       vocabTokens: mockVocabularySize,
       blockTokens,
     };
-    const open =
-      options.transfer === undefined || options.transfer === 'memory' ? openMemoryTransfer : options.transfer;
+    const kind = options.transfer ?? (options.clock === undefined ? 'native' : 'memory');
+    const open = kind === 'memory' ? openMemoryTransfer : openNativeTransfer;
     const epoch = positive('poolEpoch', options.poolEpoch ?? 1, 0);
     this.#transfer = open(
       { owner: options.owner, epoch, slots: this.#poolBlocks, slotBytes: bytes * blockTokens },

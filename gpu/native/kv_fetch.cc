@@ -34,6 +34,17 @@ struct Mapping {
   uint64_t epoch = 0;
   const uint8_t* base = nullptr;
   size_t bytes = 0;
+  // Where it was found and what it was, to see later whether it is still there.
+  std::string path;
+  dev_t device = 0;
+  ino_t inode = 0;
+
+  // False once the owner has closed it or died: only our mapping keeps its memory then.
+  bool alive() const {
+    struct stat status = {};
+    return stat(path.c_str(), &status) == 0 && status.st_dev == device && status.st_ino == inode;
+  }
+
   Mapping() = default;
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
@@ -87,6 +98,9 @@ std::shared_ptr<Mapping> map_pool(const PoolDesc& pool) {
   mapping->bytes = pool.bytes;
   mapping->owner = pool.owner;
   mapping->epoch = pool.epoch;
+  mapping->path = path;
+  mapping->device = status.st_dev;
+  mapping->inode = status.st_ino;
 
   PoolHeader header;
   std::memcpy(&header, base, sizeof header);
@@ -202,8 +216,9 @@ class Fetcher final : public KvFetcher {
     }
     auto mapping = map_pool(pool);
     std::lock_guard lock(mutex_);
-    // An owner has one live pool: what it had before can never be asked for again.
-    mappings_.remove_if([&](const auto& other) { return other->owner == pool.owner; });
+    // An owner has one live pool: what it had before can never be asked for again. And a new pool often means that a worker was
+    // restarted: the memory of its predecessor goes now, not when 64 others have come.
+    mappings_.remove_if([&](const auto& other) { return other->owner == pool.owner || !other->alive(); });
     mappings_.push_front(mapping);
     if (mappings_.size() > kMaxMappings) mappings_.pop_back();
     return mapping;
