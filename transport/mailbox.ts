@@ -73,13 +73,15 @@ export async function openMailbox(
 
   function read(stored: Stored): void {
     if (stored.data.length > payloadBytes) {
-      return reject(stored, { code: 'NET_TOO_LARGE', detail: `${stored.data.length} bytes` });
+      reject(stored, { code: 'NET_TOO_LARGE', detail: `${stored.data.length} bytes` });
+      return;
     }
     let value: unknown;
     try {
       value = decodeCbor(stored.data);
     } catch (error) {
-      return reject(stored, { code: 'NET_MALFORMED', detail: `not CBOR: ${String(error)}` });
+      reject(stored, { code: 'NET_MALFORMED', detail: `not CBOR: ${String(error)}` });
+      return;
     }
     if (isChunk(value)) {
       const fault = assembler.add(value);
@@ -89,11 +91,14 @@ export async function openMailbox(
     const manifest = manifestOf(value);
     if (manifest !== undefined) {
       const fault = assemble(value as { id?: unknown; body?: unknown }, manifest);
-      if (fault !== undefined) return reject(stored, { code: 'NET_INCOMPLETE', detail: fault }, value);
+      if (fault !== undefined) {
+        reject(stored, { code: 'NET_INCOMPLETE', detail: fault }, value);
+        return;
+      }
     }
     const decoded = checkEnvelope(value);
-    if (!decoded.ok) return reject(stored, decoded.fault, value);
-    deliver(stored, decoded.envelope);
+    if (decoded.ok) deliver(stored, decoded.envelope);
+    else reject(stored, decoded.fault, value);
   }
 
   /** Puts the body in its place. A string says why it cannot. */
@@ -111,7 +116,8 @@ export async function openMailbox(
 
   function deliver(stored: Stored, mail: Envelope): void {
     if (mail.to !== of || carriers[mail.type] !== 'command') {
-      return reject(stored, { code: 'NET_MALFORMED', detail: `${mail.type} to ${mail.to} is not for this mailbox` });
+      reject(stored, { code: 'NET_MALFORMED', detail: `${mail.type} to ${mail.to} is not for this mailbox` });
+      return;
     }
     if (repeated(mail.from, mail.seq)) {
       counters.duplicates += 1;
@@ -119,10 +125,8 @@ export async function openMailbox(
     }
     if (stored.ageMs > mail.budgetMs) {
       counters.expired += 1;
-      return dropped(
-        'NET_EXPIRED',
-        `${mail.type} ${mail.id}: ${Math.round(stored.ageMs)} of ${Math.round(mail.budgetMs)} ms`,
-      );
+      dropped('NET_EXPIRED', `${mail.type} ${mail.id}: ${Math.round(stored.ageMs)} of ${Math.round(mail.budgetMs)} ms`);
+      return;
     }
     try {
       handler(mail);

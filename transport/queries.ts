@@ -11,7 +11,7 @@ import { subjects } from './subjects.js';
 /** How a served query is answered: synchronously, reading state and changing none. A throw becomes a typed refusal. */
 export type QueryHandlers = {
   readonly [T in MessageType]?: {
-    readonly [R in MessageType]: { readonly answer: R; handle(question: Envelope<T>): Body<R> };
+    readonly [R in MessageType]: { readonly answer: R; handle(question: Envelope<T>): Body<R> | Promise<Body<R>> };
   }[MessageType];
 };
 
@@ -30,14 +30,14 @@ export function serveQueries(bus: Bus, of: Address, handlers: QueryHandlers): St
     return encodeCbor({ v: 1, type: 'Refusal', code: fault.code, message: fault.detail.slice(0, 500) });
   }
 
-  return bus.serve(subject, (bytes) => {
+  return bus.serve(subject, async (bytes) => {
     const decoded = decodeEnvelope(bytes);
     if (!decoded.ok) return refuse(bytes, decoded.fault);
     const question = decoded.envelope;
     const handler = handlers[question.type] as Handler | undefined;
     if (!handler) return refuse(bytes, { code: 'NET_UNKNOWN_TYPE', detail: question.type });
     try {
-      const body = handler.handle(question);
+      const body = await handler.handle(question);
       const answer = encodeCbor({ v: 1, type: handler.answer, body });
       if (answer.length <= payloadBytes) return answer;
       return refuse(bytes, { code: 'NET_TOO_LARGE', detail: `an answer of ${answer.length} bytes` });

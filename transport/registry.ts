@@ -66,11 +66,12 @@ export function announce(bus: Bus, first: InstanceInfo, options: RegistryOptions
       stopListening();
       if (bus.state !== 'up') return;
       await new Promise<void>((resolve) => {
-        const stop = bus.clock.setTimer(1_000, resolve);
-        bus.remove(key).then(
-          () => (stop(), resolve()),
-          () => (stop(), resolve()),
-        );
+        const cancelWait = bus.clock.setTimer(1_000, resolve);
+        const done = (): void => {
+          cancelWait();
+          resolve();
+        };
+        bus.remove(key).then(done, done);
       });
     },
   };

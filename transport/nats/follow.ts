@@ -131,9 +131,7 @@ class Reader {
     this.again = true;
     if (this.renewing) return;
     this.renewing = true;
-    this.renewUntilDone().finally(() => {
-      this.renewing = false;
-    });
+    void this.renewUntilDone();
   }
 
   private async renewUntilDone(): Promise<void> {
@@ -142,13 +140,15 @@ class Reader {
       try {
         await this.create();
       } catch (error) {
-        if (this.context.state() !== 'up') return;
+        // Down: coming up again renews the reader.
+        if (this.context.state() !== 'up') break;
         if (!isNetError(netError(error, ''), 'NET_NO_STREAM'))
           this.context.report(`reader of ${this.request.stream}`, error);
         this.again = true;
         await new Promise((resolve) => setTimeout(resolve, retryMs));
       }
     }
+    this.renewing = false;
   }
 
   private async create(): Promise<void> {
@@ -214,10 +214,10 @@ class Reader {
   private receive(subscription: Subscription, error: Error | null, msg: Msg): void {
     try {
       if (this.stopped || subscription !== this.subscription) return;
-      if (error) return this.context.report(`reader of ${this.request.stream}`, error);
+      if (error) throw error;
       this.heard = performance.now();
-      if (msg.data.length === 0 && msg.headers?.code === 100) return this.control(msg, msg.headers);
-      this.accept(msg);
+      if (msg.data.length === 0 && msg.headers?.code === 100) this.control(msg, msg.headers);
+      else this.accept(msg);
     } catch (problem) {
       this.context.report(`reader of ${this.request.stream}`, problem);
       this.renew();
