@@ -14,7 +14,8 @@ export interface Ref<in M> {
 
 export type ExitReason =
   | { readonly kind: 'normal' }
-  | { readonly kind: 'shutdown' }
+  /** Asked to end. `cause`: why a supervisor asked itself, e.g. too many restarts (OTP's `{shutdown, Why}`). */
+  | { readonly kind: 'shutdown'; readonly cause?: Error }
   | { readonly kind: 'killed' }
   | { readonly kind: 'error'; readonly error: Error };
 
