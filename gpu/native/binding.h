@@ -1,0 +1,64 @@
+// What the binding files share: argument access that throws instead of guessing.
+#pragma once
+#include <napi.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+namespace dynact {
+
+inline double number(const Napi::Object& o, const char* name) {
+  Napi::Value v = o.Get(name);
+  if (!v.IsNumber()) throw Napi::TypeError::New(o.Env(), std::string(name) + " must be a number");
+  return v.As<Napi::Number>().DoubleValue();
+}
+
+// Whole numbers in [0, max]; anything else is a caller's bug.
+inline uint64_t count(const Napi::Object& o, const char* name, double max = 4294967295.0) {
+  double v = number(o, name);
+  if (!(v >= 0 && v <= max) || v != std::floor(v))
+    throw Napi::RangeError::New(o.Env(), std::string(name) + " is out of range");
+  return static_cast<uint64_t>(v);
+}
+
+inline uint32_t count32(const Napi::Object& o, const char* name) { return static_cast<uint32_t>(count(o, name)); }
+
+inline bool flag(const Napi::Object& o, const char* name) {
+  Napi::Value v = o.Get(name);
+  if (!v.IsBoolean()) throw Napi::TypeError::New(o.Env(), std::string(name) + " must be a boolean");
+  return v.As<Napi::Boolean>();
+}
+
+inline std::string text(const Napi::Object& o, const char* name) {
+  Napi::Value v = o.Get(name);
+  if (!v.IsString()) throw Napi::TypeError::New(o.Env(), std::string(name) + " must be a string");
+  return v.As<Napi::String>();
+}
+
+// Ids above 2^31 become negative and fail the vocabulary check.
+inline std::vector<int32_t> token_ids(const Napi::Value& v, const char* name) {
+  if (!v.IsTypedArray() || v.As<Napi::TypedArray>().TypedArrayType() != napi_uint32_array)
+    throw Napi::TypeError::New(v.Env(), std::string(name) + " must be a Uint32Array");
+  auto array = v.As<Napi::Uint32Array>();
+  const uint32_t* data = array.Data();
+  return std::vector<int32_t>(data, data + array.ElementLength());
+}
+
+inline Napi::Object object(const Napi::Value& v, const char* name) {
+  if (!v.IsObject()) throw Napi::TypeError::New(v.Env(), std::string(name) + " must be an object");
+  return v.As<Napi::Object>();
+}
+
+inline Napi::Array array(const Napi::Object& o, const char* name) {
+  Napi::Value v = o.Get(name);
+  if (!v.IsArray()) throw Napi::TypeError::New(o.Env(), std::string(name) + " must be an array");
+  return v.As<Napi::Array>();
+}
+
+}  // namespace dynact
+
+// Each registers its part of the addon.
+void init_pool(Napi::Env env, Napi::Object exports);
+void init_engine(Napi::Env env, Napi::Object exports);
+void init_vocabulary(Napi::Env env, Napi::Object exports);

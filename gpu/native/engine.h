@@ -1,0 +1,235 @@
+// The engine: one thread that owns one llama_context and batches continuously. Rules (measured, docs/decisions/0003):
+//  - one stream per sequence; decoding sequences sit in consecutive ascending slots, moved by state copy when a hole splits them;
+//  - prefill and decode never share a llama_decode call, and at most one prefill chunk runs between two decode calls;
+//  - chunk boundaries depend on the request alone: whole blocks of 64 in chunks that end at multiples of `prefill_chunk`, the
+//    remainder in a call of its own, tokens that were generated before in calls of fewer than 64 rows.
+// So a request's tokens do not depend on its neighbours, on cache hits, on hand-offs or on migrations.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "kv_blob.h"
+#include "kv_pool.h"
+#include "model.h"
+#include "prefix_cache.h"
+#include "request.h"
+
+namespace dynact {
+
+constexpr uint32_t kBlockTokens = 64;
+
+struct EngineOptions {
+  uint32_t slots = 8;             // sequences at a time, at most 256
+  uint32_t sequence_tokens = 2048;  // per sequence, rounded up to 256
+  uint32_t prefill_chunk = 256;   // multiple of 64, at most 512
+  uint32_t threads = 1;
+  uint32_t max_waiting = 32;      // requests queued behind full slots
+  size_t cache_bytes = 256u << 20;
+  uint32_t export_blocks = 0;     // slots of the export pool; 0 = never exports
+  std::string owner;              // incarnation, for the pool's descriptor
+  uint64_t epoch = 0;
+  std::string fingerprint;        // of the model as the caller names it; layout and kernel are added to it
+};
+
+struct EngineSink {
+  std::function<void(StepEvents&&)> step;  // on the engine thread, must not block
+  std::function<void(Error)> died;
+};
+
+struct EngineLoad {
+  uint32_t busy_slots, waiting, used_blocks, cached_blocks, exported_blocks;
+  uint64_t steps;
+};
+
+// CPU time of the engine thread, ns.
+struct EngineCpu {
+  uint64_t total, decode;
+};
+
+class Engine {
+ public:
+  static std::unique_ptr<Engine> create(std::shared_ptr<Model> model, EngineOptions options, std::string& error);
+  ~Engine();  // stop(), then frees the context, the pool and the fetcher
+
+  const EngineOptions& options() const { return options_; }
+  const KvLayout& layout() const { return layout_; }
+  const std::string& fingerprint() const { return options_.fingerprint; }
+  KvPool* pool() const { return pool_.get(); }
+
+  void start(EngineSink sink);
+  // Ends the thread; what is in flight ends without events. Idempotent.
+  void stop();
+  // For tests that drive the engine by hand: one turn of the loop. False when there was nothing to do.
+  bool turn();
+  void use_sink(EngineSink sink) { sink_ = std::move(sink); }
+
+  // gpu/engine.ts documents these. Any thread; none blocks on the engine thread.
+  Verdict generate(Request request);
+  Verdict prefill(Request request, uint32_t have_blocks, uint32_t lease_ms);
+  Verdict reserve(Request request, uint32_t& have_blocks);
+  Verdict pull(uint32_t key, const PoolDesc& pool, const std::vector<BlockDesc>& blocks);
+  Verdict commit(uint32_t key, const HandoffDesc& handoff, const std::vector<FirstToken>& first);
+  void cancel(uint32_t key);
+  void release(uint32_t key);
+  EngineLoad load() const;
+  EngineCpu cpu() const { return {cpu_total_.load(), cpu_decode_.load()}; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Kind { generate, prefill, decode };
+  struct Job;
+  struct Sequence {
+    Job* job = nullptr;
+    uint32_t index = 0;  // choice
+    int slot = -1;
+    bool decoding = false, ended = false;
+    uint32_t kv = 0;  // tokens in the KV
+    std::vector<int32_t> tokens;  // generated so far
+    std::unique_ptr<TokenHistory> history;
+  };
+  struct Job {
+    Kind kind;
+    Request request;
+    uint64_t order = 0;
+    std::vector<uint64_t> hashes;  // one per block, short last one included
+    std::vector<Sequence> sequences;
+    uint32_t held_slots = 0;  // of the ledger
+    uint32_t cached = 0, done = 0;
+    int prompt_slot = -1;
+    bool started = false, broken = false;
+    std::string why;  // it broke
+    std::vector<CachedBlock> cached_blocks;  // until they are placed or exported
+    std::deque<Sequence*> replay;  // sequences whose generated tokens must be recomputed
+    // mode prefill
+    uint32_t have_blocks = 0, next_export = 0, lease_ms = 0, promised = 0;
+    std::vector<uint64_t> exported;  // pool offsets
+    uint32_t prompt_tokens() const { return static_cast<uint32_t>(request.prompt.size()); }
+  };
+  struct Reservation {
+    enum class Block : uint8_t { missing, pulling, placed };
+    Request request;
+    std::vector<uint64_t> hashes;
+    std::vector<CachedBlock> blocks;  // by index: from the cache, or the verified copy
+    std::vector<Block> states;
+    uint32_t have = 0;  // leading blocks from the cache
+    std::shared_ptr<uint8_t> blob;
+    uint32_t outstanding = 0;  // fetch jobs
+    bool closed = false;       // cancelled or failed: late copies are dropped
+    bool pulled = false;
+    std::string owner;
+    uint64_t epoch = 0;
+    bool committing = false;
+    Clock::time_point deadline;
+    std::vector<FirstToken> first;
+  };
+  struct Export {
+    std::vector<uint64_t> offsets;
+    uint32_t promised;
+    Clock::time_point deadline;
+  };
+  struct Key {
+    uint32_t slots;  // held in the ledger
+    bool cancelled = false;
+  };
+
+  explicit Engine(std::shared_ptr<Model> model, EngineOptions options);
+  bool open(std::string& error);
+  bool learn_layout(std::string& error);
+
+  // admission, any thread
+  Verdict validate(const Request& request) const;
+  Verdict admit(const Request& request);  // holds mutex_
+  void post(std::function<void()> command);  // holds mutex_
+
+  // engine thread
+  void run();
+  void wait();
+  void publish();
+  bool start_next();
+  void begin_prompt(Job& job);
+  void prompt_call();
+  void finish_prompt(Job& job, uint32_t from, float* logits);
+  void replay_call();
+  void decode_call();
+  void compact();
+  bool move_state(int from, int to, std::string& error);
+  int decode();
+  void row(int32_t token, uint32_t position, int slot, bool output);
+  bool read_state(int slot, uint32_t tokens, std::string& error);
+  bool write_state(int slot, const uint8_t* blob, size_t bytes, uint32_t tokens, std::string& error);
+  int take_slot(Sequence* sequence);
+  void free_slot(int& slot);
+  bool emit(Sequence& sequence, float* logits);  // true = it goes on
+  void end_sequence(Sequence& sequence);
+  void retire(Job& job, bool keep_key);
+  void fail(Job& job, Code code, const std::string& message);
+  bool keep_blocks(Job& job, uint32_t from, std::string& error);
+  bool export_block(Job& job, uint32_t index, const uint8_t* bytes);
+  void finish_export(Job& job);
+  void expire(Clock::time_point now);
+  void drop_export(uint32_t key);
+  void cancel_on_thread(uint32_t key);
+  void take_over(uint32_t key);
+  void give_back(uint32_t slots);
+  Job* find_job(uint32_t key);
+
+  // hand-off, any thread
+  void fetched(uint32_t key, const std::shared_ptr<Reservation>& r, FetchResult&& result);
+  Verdict start_fetch(uint32_t key, const std::shared_ptr<Reservation>& r, const PoolDesc& pool, std::vector<BlockDesc> want);
+  void fail_reservation(uint32_t key, Reservation& r, Code code, std::string message);  // holds mutex_
+  std::shared_ptr<uint8_t> take_blob();
+
+  const std::shared_ptr<Model> model_;
+  const LlamaApi& api_;
+  EngineOptions options_;
+  llama_context* context_ = nullptr;
+  llama_memory_t memory_ = nullptr;
+  ggml_threadpool* threadpool_ = nullptr;
+  void (*threadpool_free_)(ggml_threadpool*) = nullptr;
+  KvLayout layout_;
+  std::unique_ptr<PrefixCache> cache_;
+  std::unique_ptr<KvPool> pool_;
+  EngineSink sink_;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+
+  // ledger and inbox
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<std::function<void()>> inbox_;
+  std::unordered_map<uint32_t, Key> keys_;
+  std::unordered_map<uint32_t, std::shared_ptr<Reservation>> reservations_;
+  uint32_t free_slots_, waiting_ = 0, waiting_slots_ = 0, promised_ = 0;
+  bool dead_ = false;
+
+  // engine thread only
+  std::unordered_map<uint32_t, std::unique_ptr<Job>> jobs_;
+  std::deque<Job*> queue_;  // not started, or with tokens to replay
+  Job* current_ = nullptr;
+  std::vector<Sequence*> owners_;  // by slot; a prompt belongs to its job's first sequence
+  std::unordered_map<uint32_t, Export> exports_;
+  StepEvents events_;
+  Sampler sampler_;
+  uint64_t orders_ = 0;
+  std::vector<uint8_t> state_;  // reused: fresh pages cost more than the copy
+  llama_batch batch_{};
+  std::vector<int32_t> batch_token_, batch_pos_, batch_n_seq_, batch_seq_;
+  std::vector<int32_t*> batch_seq_ptr_;
+  std::vector<int8_t> batch_out_;
+  std::shared_ptr<std::mutex> blob_mutex_ = std::make_shared<std::mutex>();
+  std::shared_ptr<std::vector<std::unique_ptr<uint8_t[]>>> blobs_ = std::make_shared<std::vector<std::unique_ptr<uint8_t[]>>>();
+  std::atomic<uint64_t> steps_{0}, cpu_total_{0}, cpu_decode_{0};
+  std::atomic<uint32_t> used_blocks_{0}, exported_blocks_{0};
+
+  // Last: its destructor waits for callbacks that use everything above.
+  std::unique_ptr<KvFetcher> fetcher_;
+};
+
+}  // namespace dynact

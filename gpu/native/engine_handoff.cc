@@ -1,0 +1,295 @@
+// The engine's half of a hand-off: blocks out of a finished prompt into the pool, and verified copies into a sequence.
+#include <algorithm>
+#include <cstring>
+
+#include "block_hash.h"
+#include "engine.h"
+
+namespace dynact {
+namespace {
+
+Error mismatch(std::string what) { return {Code::mismatch, "hand-off: " + std::move(what)}; }
+
+}  // namespace
+
+// ---- sending ----
+
+// `bytes` null: cut it out of the state that was just read.
+bool Engine::export_block(Job& job, uint32_t index, const uint8_t* bytes) {
+  const uint32_t n = job.prompt_tokens(), start = index * kBlockTokens, count = std::min(kBlockTokens, n - start);
+  const int64_t offset = pool_->take();
+  if (offset < 0) {
+    if (bytes) fail(job, Code::pool_full, "the export pool has no room that was promised");
+    return false;
+  }
+  uint8_t* slot = pool_->at(static_cast<uint64_t>(offset));
+  const size_t size = layout_.token_bytes() * count;
+  if (bytes) std::memcpy(slot, bytes, size);
+  else layout_.cut(state_.data(), job.done, start, count, slot);
+  job.exported.push_back(static_cast<uint64_t>(offset));
+  exported_blocks_++;
+  job.next_export = index + 1;
+  BlockDesc block;
+  block.index = index;
+  block.tokens = count;
+  block.offset = static_cast<uint64_t>(offset);
+  block.bytes = static_cast<uint32_t>(size);
+  block.hash = job.hashes[index];
+  block.checksum = block_checksum(slot, size, block.hash);
+  if (events_.exported.empty() || events_.exported.back().key != job.request.key)
+    events_.exported.push_back({job.request.key, {}});
+  events_.exported.back().blocks.push_back(block);
+  return true;
+}
+
+void Engine::finish_export(Job& job) {
+  const uint32_t key = job.request.key;
+  events_.prefilled.push_back({key, job.cached});
+  exports_[key] = {std::move(job.exported), job.promised, Clock::now() + std::chrono::milliseconds(job.lease_ms)};
+  retire(job, true);
+}
+
+void Engine::drop_export(uint32_t key) {
+  auto job = jobs_.find(key);
+  if (job != jobs_.end()) {
+    // Released before it was done: nobody wants it any more. Only mode prefill has anything to release.
+    if (job->second->kind == Kind::prefill) retire(*job->second, false);
+    return;
+  }
+  auto held = exports_.find(key);
+  if (held == exports_.end()) return;
+  for (uint64_t offset : held->second.offsets) pool_->give(offset);
+  exported_blocks_ -= static_cast<uint32_t>(held->second.offsets.size());
+  std::lock_guard<std::mutex> lock(mutex_);
+  promised_ -= held->second.promised;
+  keys_.erase(key);
+  exports_.erase(held);
+}
+
+// ---- receiving ----
+
+std::shared_ptr<uint8_t> Engine::take_blob() {
+  std::unique_ptr<uint8_t[]> bytes;
+  {
+    std::lock_guard<std::mutex> lock(*blob_mutex_);
+    if (!blobs_->empty()) {
+      bytes = std::move(blobs_->back());
+      blobs_->pop_back();
+    }
+  }
+  if (!bytes) bytes.reset(new uint8_t[layout_.blob_bytes(options_.sequence_tokens)]);
+  return {bytes.release(), [mutex = blob_mutex_, shelf = blobs_](uint8_t* p) {
+            std::unique_ptr<uint8_t[]> owned(p);
+            std::lock_guard<std::mutex> lock(*mutex);
+            if (shelf->size() < 4) shelf->push_back(std::move(owned));
+          }};
+}
+
+Verdict Engine::reserve(Request request, uint32_t& have_blocks) {
+  if (Verdict no = validate(request)) return no;
+  const auto n = static_cast<uint32_t>(request.prompt.size());
+  auto r = std::make_shared<Reservation>();
+  r->hashes = sequence_hashes(reinterpret_cast<const uint32_t*>(request.prompt.data()), n, kBlockTokens,
+                              salted_seed(request.cache_salt), true);
+  const auto slots = static_cast<uint32_t>(request.choices.size());
+  const uint32_t key = request.key;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (Verdict no = admit(request)) return no;
+    // Requests that were here first keep their claim on free slots.
+    if (free_slots_ < waiting_slots_ + slots) return Error{Code::full, "no free slot"};
+    free_slots_ -= slots;
+    keys_[key] = {slots};
+  }
+  r->request = std::move(request);
+  r->blocks = cache_->find(r->hashes.data(), n / kBlockTokens);
+  r->have = have_blocks = static_cast<uint32_t>(r->blocks.size());
+  r->blocks.resize(r->hashes.size());
+  r->states.resize(r->hashes.size(), Reservation::Block::missing);
+  for (uint32_t i = 0; i < r->have; i++) r->states[i] = Reservation::Block::placed;
+  r->blob = take_blob();
+  layout_.begin(r->blob.get(), n);
+  std::lock_guard<std::mutex> lock(mutex_);
+  reservations_[key] = std::move(r);
+  return {};
+}
+
+Verdict Engine::start_fetch(uint32_t key, const std::shared_ptr<Reservation>& r, const PoolDesc& pool,
+                            std::vector<BlockDesc> want) {
+  const auto n = static_cast<uint32_t>(r->request.prompt.size());
+  std::vector<BlockDesc> fetch;
+  for (const BlockDesc& block : want) {
+    if (block.index >= r->hashes.size()) return mismatch("block " + std::to_string(block.index) + " is beyond the prompt");
+    const uint32_t tokens = std::min(kBlockTokens, n - block.index * kBlockTokens);
+    if (block.tokens != tokens || block.bytes != layout_.token_bytes() * tokens)
+      return mismatch("block " + std::to_string(block.index) + " has the wrong size");
+    if (block.hash != r->hashes[block.index])
+      return mismatch("block " + std::to_string(block.index) + " belongs to another prompt");
+    if (r->states[block.index] == Reservation::Block::missing) fetch.push_back(block);
+  }
+  if (fetch.empty()) return {};
+  if (r->pulled && (r->owner != pool.owner || r->epoch != pool.epoch)) return mismatch("blocks come from two pools");
+  r->pulled = true;
+  r->owner = pool.owner;
+  r->epoch = pool.epoch;
+  for (const BlockDesc& block : fetch) r->states[block.index] = Reservation::Block::pulling;
+  r->outstanding++;
+  std::weak_ptr<Reservation> weak = r;
+  bool queued = fetcher_->fetch(pool, fetch, [this, key, weak](FetchResult&& result) {
+    if (auto reservation = weak.lock()) fetched(key, reservation, std::move(result));
+  });
+  if (queued) return {};
+  r->outstanding--;
+  for (const BlockDesc& block : fetch) r->states[block.index] = Reservation::Block::missing;
+  return Error{Code::full, "too many transfers at once"};
+}
+
+Verdict Engine::pull(uint32_t key, const PoolDesc& pool, const std::vector<BlockDesc>& blocks) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = reservations_.find(key);
+  if (found == reservations_.end()) return Error{Code::unknown_key, "no reservation " + std::to_string(key)};
+  return start_fetch(key, found->second, pool, blocks);
+}
+
+// On the fetch thread. The copies are private and verified; their rows go where the one blob wants them.
+void Engine::fetched(uint32_t key, const std::shared_ptr<Reservation>& r, FetchResult&& result) {
+  const auto n = static_cast<uint32_t>(r->request.prompt.size());
+  std::vector<std::pair<uint32_t, CachedBlock>> arrived;
+  if (result.status == FetchStatus::ok) {
+    for (auto& [block, bytes] : result.blocks) {
+      layout_.place(r->blob.get(), n, block.index * kBlockTokens, block.tokens, bytes.data());
+      auto owned = std::make_shared<std::vector<uint8_t>>(std::move(bytes));
+      arrived.emplace_back(block.index, CachedBlock(owned, owned->data()));
+    }
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  r->outstanding--;
+  if (r->closed) return;
+  if (result.status == FetchStatus::mismatch) return fail_reservation(key, *r, Code::mismatch, result.message);
+  if (result.status != FetchStatus::ok) return fail_reservation(key, *r, Code::gone, result.message);
+  for (auto& [index, bytes] : arrived) {
+    r->blocks[index] = std::move(bytes);
+    r->states[index] = Reservation::Block::placed;
+  }
+  if (r->committing && r->outstanding == 0) post([this, key] { take_over(key); });
+}
+
+Verdict Engine::commit(uint32_t key, const HandoffDesc& h, const std::vector<FirstToken>& first) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = reservations_.find(key);
+  if (found == reservations_.end()) return Error{Code::unknown_key, "no reservation " + std::to_string(key)};
+  const std::shared_ptr<Reservation> r = found->second;
+  // A refused hand-off ends the reservation: nothing right can follow.
+  auto refuse = [&](Error error) -> Verdict {
+    r->closed = true;
+    free_slots_ += keys_[key].slots;
+    keys_.erase(key);
+    reservations_.erase(key);
+    post([] {});
+    return error;
+  };
+  if (r->committing) return Error{Code::bad_request, "committed twice"};
+  if (h.fingerprint != options_.fingerprint) return refuse(mismatch("the model or the library is another one"));
+  if (h.kv_type != layout_.kv_type()) return refuse(mismatch("the KV type is " + h.kv_type));
+  if (h.layout != layout_.name()) return refuse(mismatch("the layout is " + h.layout));
+  if (h.block_tokens != kBlockTokens) return refuse(mismatch("blocks have another size"));
+  if (h.prompt_tokens != r->request.prompt.size()) return refuse(mismatch("the prompt has another length"));
+  if (h.lease_ms == 0) return refuse({Code::gone, "hand-off: the lease is over"});
+  if (h.first_block > r->have) return refuse(mismatch("blocks before the first are missing"));
+  if (h.first_block + h.blocks.size() != r->hashes.size()) return refuse(mismatch("blocks are missing"));
+  for (size_t i = 0; i < h.blocks.size(); i++)
+    if (h.blocks[i].index != h.first_block + i) return refuse(mismatch("positions have a hole"));
+  if (r->pulled && (r->owner != h.pool.owner || r->epoch != h.pool.epoch))
+    return refuse(mismatch("blocks were pulled from another pool"));
+  for (const FirstToken& f : first)
+    if (f.token < 0 || f.token >= model_->vocab_tokens) return refuse(mismatch("a first token is not in the vocabulary"));
+  for (const ChoiceSpec& c : r->request.choices) {
+    auto of = [&](const FirstToken& f) { return f.choice == c.index; };
+    const auto tokens = std::count_if(first.begin(), first.end(), of);
+    if (tokens != (c.generated.empty() ? 1 : 0)) return refuse(mismatch("first tokens do not fit the choices"));
+  }
+  if (Verdict no = start_fetch(key, r, h.pool, h.blocks)) return refuse(*no);
+  r->first = first;
+  r->committing = true;
+  r->deadline = Clock::now() + std::chrono::milliseconds(h.lease_ms);
+  post(r->outstanding == 0 ? std::function<void()>([this, key] { take_over(key); }) : [] {});
+  return {};
+}
+
+void Engine::fail_reservation(uint32_t key, Reservation& r, Code code, std::string message) {
+  r.closed = true;
+  free_slots_ += keys_[key].slots;
+  keys_[key].slots = 0;
+  post([this, key, code, message = std::move(message)] {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!keys_[key].cancelled) events_.failed.push_back({key, Error{code, message}});
+    keys_.erase(key);
+  });
+  reservations_.erase(key);  // last: it may be what keeps `r` alive
+}
+
+// On the engine thread, once every block is in place: one set_data per choice, then decoding goes on.
+void Engine::take_over(uint32_t key) {
+  std::shared_ptr<Reservation> r;
+  auto owned = std::make_unique<Job>();
+  Job& job = *owned;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = reservations_.find(key);
+    if (found == reservations_.end() || found->second->outstanding > 0) return;
+    r = found->second;
+    for (auto state : r->states)
+      if (state != Reservation::Block::placed)
+        return fail_reservation(key, *r, Code::mismatch, "hand-off: a block never came");
+    reservations_.erase(found);
+    job.held_slots = keys_[key].slots;
+    keys_[key].slots = 0;
+  }
+  const auto n = static_cast<uint32_t>(r->request.prompt.size());
+  job.kind = Kind::decode;
+  job.started = true;
+  job.order = ++orders_;
+  job.request = std::move(r->request);
+  job.done = n;
+  job.cached = r->have * kBlockTokens;
+  job.sequences = std::vector<Sequence>(job.request.choices.size());
+  jobs_[key] = std::move(owned);
+  for (uint32_t i = 0; i < r->have; i++)
+    layout_.place(r->blob.get(), n, i * kBlockTokens, kBlockTokens, r->blocks[i].get());
+  for (uint32_t i = r->have; i < n / kBlockTokens; i++) cache_->adopt(r->hashes[i], r->blocks[i]);
+  cache_->find(r->hashes.data(), n / kBlockTokens);
+  events_.committed.push_back(key);
+
+  std::string error;
+  uint32_t ended = 0;
+  for (size_t i = 0; i < job.sequences.size(); i++) {
+    Sequence& s = job.sequences[i];
+    s.job = &job;
+    s.index = job.request.choices[i].index;
+    s.tokens = job.request.choices[i].generated;
+    const bool fresh = s.tokens.empty();
+    auto f = std::find_if(r->first.begin(), r->first.end(), [&](const FirstToken& x) { return x.choice == s.index; });
+    if (fresh && f->finished) {
+      s.ended = true;
+      ended++;
+      continue;
+    }
+    if (fresh) s.tokens.push_back(f->token);
+    s.history = std::make_unique<TokenHistory>(job.request.sampling, job.request.prompt);
+    for (int32_t token : s.tokens) s.history->add(token);
+    s.slot = take_slot(&s);
+    s.kv = n;
+    if (!write_state(s.slot, r->blob.get(), layout_.blob_bytes(n), n, error)) {
+      events_.committed.pop_back();
+      return fail(job, Code::mismatch, error);
+    }
+    if (fresh) s.decoding = true;
+    else job.replay.push_back(&s);
+  }
+  job.held_slots -= ended;
+  give_back(ended);
+  if (ended == job.sequences.size()) return retire(job, false);
+  if (!job.replay.empty()) queue_.push_back(&job);
+}
+
+}  // namespace dynact
