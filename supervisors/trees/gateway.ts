@@ -1,0 +1,196 @@
+/** A gateway process: router, frontend and registry on one kernel, HTTP in front of them, the bus behind. */
+
+import type { Server } from 'node:net';
+import { hostname } from 'node:os';
+import {
+  type FrontendFacts,
+  type FrontendMessage,
+  frontendActor,
+  type Ref,
+  type RegistryMessage,
+  registryActor,
+  routerActor,
+} from '../../actors/index.js';
+import {
+  createDetokenizers,
+  createGateway,
+  createModelRegistry,
+  createPreprocessor,
+  type Gateway,
+  startTracing,
+} from '../../gateway/index.js';
+import { openMockVocabulary, openVocabulary, type Vocabulary } from '../../gpu/index.js';
+import { address, announce, type InstanceInfo, listenFrames, watchInstances } from '../../transport/index.js';
+import type { GatewayBoot, RunningTree } from '../boot.js';
+import { actorLogs, processLogger } from '../process-log.js';
+import { openProcess } from './process.js';
+
+const factsMs = 500;
+const attempts = 4;
+/** Requests one gateway holds at most: each costs a socket and a few kilobytes. */
+const maxRequests = 16_384;
+
+export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
+  const { config, incarnation } = boot;
+  const logger = processLogger(boot.instance, config.log.level);
+  const host = await openProcess(boot, actorLogs(logger));
+  const { bus, kernel } = host;
+  const models = createModelRegistry();
+  models.add(openVocabularyOf(boot), { contextTokens: config.model.contextTokens });
+
+  let instances: readonly InstanceInfo[] = [];
+  let gateway: Gateway | undefined;
+  const limits = { bodyBytes: config.http.bodyBytes, keepAliveMs: config.http.keepAliveMs };
+
+  const router = kernel.spawn(
+    routerActor({ mode: config.routing.mode, queueLimit: config.routing.queueLength }),
+    address('gateway', incarnation, 'router'),
+  );
+  const here = address('gateway', incarnation, 'frontend');
+  const frontend: Ref<FrontendMessage> = kernel.spawn(
+    frontendActor(
+      { gateway: incarnation, ...config.deadlines, attempts, maxRequests },
+      {
+        preprocessor: createPreprocessor(models, limits, (error) =>
+          logger.error({ err: error }, 'a request could not be prepared'),
+        ),
+        detokenizers: createDetokenizers(models),
+        summary: (summary) => gateway?.observe(summary),
+      },
+      router,
+    ),
+    here,
+  );
+  const registry: Ref<RegistryMessage> = kernel.spawn(
+    registryActor(router, frontend, (live) => {
+      instances = live;
+    }),
+    address('gateway', incarnation, 'registry'),
+  );
+  for (const actor of [router, frontend, registry]) host.essential(actor);
+
+  const frames = [
+    listenFrames(bus, 'out', here, {
+      step: (frame) => void kernel.tell(frontend, { type: 'Frame', frame }),
+      message: (news) => void kernel.tell(frontend, news as FrontendMessage),
+    }),
+    listenFrames(bus, 'load', here, { message: (load) => void kernel.tell(registry, load as RegistryMessage) }),
+    listenFrames(bus, 'down', here, { message: (down) => void kernel.tell(registry, down as RegistryMessage) }),
+  ];
+  const watch = await watchInstances(bus, ({ kind, info }) => {
+    if (kind === 'gone') kernel.tell(registry, { type: 'LeaseEnded', incarnation: info.incarnation });
+    else kernel.tell(registry, { type: 'Seen', info });
+  });
+  bus.onState((state) => void kernel.tell(frontend, { type: 'Broker', up: state === 'up' }));
+  await watch.ready;
+
+  let facts: FrontendFacts | undefined;
+  const poll = setInterval(() => {
+    kernel
+      .ask<FrontendMessage, FrontendFacts>(frontend, (replyTo) => ({ type: 'Facts', replyTo }), factsMs)
+      .then((next) => {
+        facts = next;
+      })
+      .catch(() => {});
+  }, factsMs);
+
+  const tracing = await startTracing(config.telemetry.otlpUrl, 'dynact-gateway', logger);
+  gateway = createGateway({
+    models,
+    submit: (request) => kernel.tell(frontend, request),
+    status: () => status(boot.model.id, bus.state === 'up', instances, facts),
+    listen: { server: boot.listener as unknown as Server },
+    log: logger,
+    limits,
+    allowedHosts: list(config.http.allowedHosts),
+    allowedOrigins: list(config.http.allowedOrigins),
+    tracing,
+  });
+  const http = gateway;
+  const info: InstanceInfo = {
+    component: 'gateway',
+    instance: boot.instance,
+    incarnation,
+    node: boot.node,
+    host: hostname(),
+    pid: process.pid,
+    draining: false,
+  };
+  const announcement = announce(bus, info);
+  await http.listen();
+  host.onEnd(async () => {
+    clearInterval(poll);
+    await http.stop(0);
+    await announcement.withdraw();
+    for (const source of [...frames, watch]) source.stop();
+  });
+
+  return host.tree({
+    async drain(deadlineMs) {
+      announcement.update({ ...info, draining: true });
+      kernel.tell(frontend, { type: 'Drain' });
+      await http.stop(deadlineMs);
+    },
+    facts: () => ({
+      inFlight: http.inFlight,
+      served: facts?.ended ?? 0,
+      migrations: facts?.migrations ?? 0,
+      mailDepth: kernel.depth(frontend),
+      outbox: host.post.outbox.messages,
+    }),
+  });
+}
+
+function openVocabularyOf(boot: GatewayBoot): Vocabulary {
+  if (boot.config.engine.kind === 'mock') return openMockVocabulary(boot.model.id);
+  return openVocabulary({ model: boot.model.id, path: boot.model.path });
+}
+
+const list = (text: string): string[] =>
+  text
+    .split(',')
+    .map((item) => item.trim())
+    .filter((item) => item !== '');
+
+function status(
+  model: string,
+  brokerUp: boolean,
+  instances: readonly InstanceInfo[],
+  facts: FrontendFacts | undefined,
+) {
+  const workers = instances.filter((info) => info.component === 'decode' && info.model === model && !info.draining);
+  const reason = brokerUp ? (workers.length > 0 ? '' : 'no decode worker') : 'the message broker is away';
+  const sample = (name: string, help: string, value: number | undefined, kind: 'counter' | 'gauge') => ({
+    name,
+    help,
+    kind,
+    value: value ?? 0,
+  });
+  return {
+    ready: reason === '',
+    reason,
+    instances,
+    samples: [
+      sample('dynact_frontend_requests_in_flight', 'Requests between accept and end.', facts?.inFlight, 'gauge'),
+      sample('dynact_frontend_requests_accepted_total', 'Requests accepted.', facts?.accepted, 'counter'),
+      sample(
+        'dynact_frontend_migrations_total',
+        'Attempts that were lost and tried again.',
+        facts?.migrations,
+        'counter',
+      ),
+      sample(
+        'dynact_frontend_stale_messages_total',
+        'Messages of older attempts or ended requests, dropped.',
+        facts?.stale,
+        'counter',
+      ),
+      sample(
+        'dynact_frontend_token_conflicts_total',
+        'Two different tokens at one position: an alarm.',
+        facts?.conflicts,
+        'counter',
+      ),
+    ],
+  };
+}

@@ -1,0 +1,106 @@
+/** What the trees of all roles share: the bus, the post, the kernel, and how a process comes to its end. */
+import { createKernel, type ExitReason, type Kernel, type Log, type Ref, systemWorld } from '../../actors/index.js';
+import { type BusState, connectNats, createPost, type NatsBus, type PostOffice } from '../../transport/index.js';
+import type { GatewayBoot, RunningTree, WorkerBoot } from '../boot.js';
+
+export interface Process {
+  readonly bus: NatsBus;
+  readonly post: PostOffice;
+  readonly kernel: Kernel;
+  readonly log: (actor: string) => Log;
+  /** Runs when the process ends, before its actors do; last registered first. A throw is logged and stops no other. */
+  onEnd(close: Close): void;
+  /** The same after the actors have ended: native handles are freed when nobody is left who uses them. */
+  afterActors(close: Close): void;
+  /**
+   * The end of any of these actors is the end of the process: its tree is rest_for_one with an intensity of zero, and the node
+   * supervisor starts all of it anew under another incarnation (docs/decisions/0008).
+   */
+  essential(actor: Ref<never>): void;
+  tree(parts: { drain(deadlineMs: number): Promise<void>; facts(): Record<string, number | string> }): RunningTree;
+}
+
+type Close = () => void | Promise<void>;
+
+const kernelStopMs = 1_000;
+
+export async function openProcess(boot: WorkerBoot | GatewayBoot, log: (actor: string) => Log): Promise<Process> {
+  const own = log('process');
+  const bus = await connectNats({
+    url: boot.nats.url,
+    namespace: boot.namespace,
+    user: boot.nats.user,
+    password: boot.nats.pass,
+    name: boot.incarnation,
+    onProblem: (problem, error) =>
+      own.error(problem, { error: error instanceof Error ? error.message : String(error) }),
+  });
+  const post = createPost(bus);
+  const kernel = createKernel({ world: systemWorld({ post, log }) });
+  const before: Close[] = [];
+  const after: Close[] = [];
+
+  let settle: (reason: ExitReason) => void = () => {};
+  const exit = new Promise<ExitReason>((resolve) => {
+    settle = resolve;
+  });
+  let ending = false;
+
+  async function end(reason: ExitReason): Promise<void> {
+    if (ending) return;
+    ending = true;
+    const actors = () => kernel.shutdown(kernelStopMs);
+    const wire: Close[] = [() => post.close(), () => bus.close()];
+    for (const close of [...before.reverse(), actors, ...after.reverse(), ...wire]) {
+      try {
+        await close();
+      } catch (error) {
+        own.error('closing failed', { error: error instanceof Error ? error.message : String(error) });
+      }
+    }
+    settle(reason);
+  }
+
+  bus.onState((state: BusState) => {
+    if (state === 'closed') void end({ kind: 'error', error: new Error('the broker refused this process for good') });
+  });
+
+  return {
+    bus,
+    post,
+    kernel,
+    log,
+    onEnd: (close) => void before.push(close),
+    afterActors: (close) => void after.push(close),
+    essential: (actor) =>
+      void kernel.exit(actor).then((reason) => {
+        if (ending) return;
+        if (reason.kind === 'error') own.error('an actor ended', { actor: actor.path, error: reason.error.message });
+        void end(reason.kind === 'error' ? reason : { kind: 'error', error: new Error(`${actor.path} ended`) });
+      }),
+    tree: ({ drain, facts }) => ({
+      exit,
+      facts,
+      async drain(deadlineMs) {
+        try {
+          await drain(deadlineMs);
+        } finally {
+          await end({ kind: 'shutdown' });
+        }
+      },
+      kill: () => settle({ kind: 'killed' }),
+    }),
+  };
+}
+
+/** Resolves after `ms`, or as soon as `work` does. Never rejects. */
+export function within(work: Promise<unknown>, ms: number): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    const done = () => {
+      clearTimeout(timer);
+      resolve();
+    };
+    work.then(done, done);
+  });
+}

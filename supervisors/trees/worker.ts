@@ -1,0 +1,183 @@
+/**
+ * A prefill or decode process: gpu → worker → beacon on one kernel, the mailbox in front, the registry behind. The gpu actor is
+ * first: what used its handles has ended before it does (design 3).
+ */
+import { hostname } from 'node:os';
+import {
+  type Behaviour,
+  beaconActor,
+  decodeActor,
+  type GpuMessage,
+  gpuActor,
+  prefillActor,
+  type Ref,
+  type WorkerFacts,
+  type WorkerMessage,
+} from '../../actors/index.js';
+import type { Engine } from '../../gpu/index.js';
+import {
+  address,
+  announce,
+  type Body,
+  type InstanceInfo,
+  listenFrames,
+  openMailbox,
+  serveQueries,
+  watchInstances,
+} from '../../transport/index.js';
+import type { RunningTree, WorkerBoot } from '../boot.js';
+import { actorLogs, processLogger } from '../process-log.js';
+import { openEngine } from './engine.js';
+import { openProcess, within } from './process.js';
+
+const factsMs = 500;
+const resyncMs = 500;
+/** D waits for P this long without news; P says something every second. */
+const grantMs = 5_000;
+/** Exported KV is fetched within milliseconds; this is for a D that died. */
+const leaseMs = 10_000;
+/** Tokens of finished requests whose end nobody acknowledged. */
+const keepMs = 30_000;
+
+export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
+  const { role, incarnation } = boot;
+  const log = actorLogs(processLogger(boot.instance, boot.config.log.level));
+  // Loading weights and connecting take their time side by side.
+  const opening = openEngine(boot);
+  opening.catch(() => {});
+  const host = await openProcess(boot, log);
+  const { bus, kernel } = host;
+  let engine: Engine;
+  try {
+    engine = await opening;
+  } catch (error) {
+    await bus.close();
+    throw error;
+  }
+  host.afterActors(() => engine.stop());
+
+  const gpu: Ref<GpuMessage> = kernel.spawn(
+    gpuActor(engine, (self) => ({
+      step: (step) => void kernel.tell(self, { type: 'EngineStepped', step }),
+      died: (error) => void kernel.tell(self, { type: 'EngineDied', error }),
+    })),
+    address(role, incarnation, 'gpu'),
+  );
+  const here = address(role, incarnation, 'worker');
+  const worker = kernel.spawn(workerBehaviour(boot, engine, gpu), here);
+  const beacon = kernel.spawn(
+    beaconActor(incarnation, engine.limits, gpu, () => process.memoryUsage.rss()),
+    address(role, incarnation, 'beacon'),
+  );
+  for (const actor of [gpu, worker, beacon]) host.essential(actor);
+
+  const mailbox = await openMailbox(bus, here, (mail) => void kernel.tell(worker, mail as WorkerMessage));
+  const acks = listenFrames(bus, 'ack', here, { message: (frame) => void kernel.tell(worker, frame as WorkerMessage) });
+  const queries = serveQueries(bus, here, {
+    Resync: {
+      answer: 'Resynced',
+      handle: ({ body }) =>
+        kernel.ask<WorkerMessage, Body<'Resynced'>>(
+          worker,
+          (replyTo) => ({ type: 'ResyncAsk', body, replyTo }),
+          resyncMs,
+        ),
+    },
+  });
+  const gatewayGone = (gateway: string) => void kernel.tell(worker, { type: 'GatewayGone', incarnation: gateway });
+  const deaths = listenFrames(bus, 'down', here, {
+    message: (frame) => {
+      if (frame.type === 'Down' && frame.to.startsWith('gateway.')) gatewayGone(frame.body.incarnation);
+    },
+  });
+  const watch = await watchInstances(bus, ({ kind, info }) => {
+    if (kind === 'gone' && info.component === 'gateway') gatewayGone(info.incarnation);
+  });
+  const info = instanceInfo(boot, engine);
+  const announcement = announce(bus, info);
+  host.onEnd(async () => {
+    await announcement.withdraw();
+    for (const source of [mailbox, acks, deaths, watch]) source.stop();
+    queries();
+  });
+
+  let facts: WorkerFacts = { jobs: 0, accepted: 0, refused: 0, ended: 0 };
+  const poll = setInterval(() => {
+    kernel
+      .ask<WorkerMessage, WorkerFacts>(worker, (replyTo) => ({ type: 'FactsAsk', replyTo }), factsMs)
+      .then((next) => {
+        facts = next;
+      })
+      .catch(() => {});
+  }, factsMs);
+  host.onEnd(() => clearInterval(poll));
+
+  return host.tree({
+    async drain(deadlineMs) {
+      announcement.update({ ...info, draining: true });
+      const idle = kernel.ask<WorkerMessage, { readonly type: 'Idle' }>(
+        worker,
+        (replyTo) => ({ type: 'Drain', idle: replyTo }),
+        deadlineMs,
+      );
+      await within(idle, deadlineMs);
+    },
+    facts: () => {
+      const { busySlots, waiting, usedKvBlocks, cachedBlocks, exportedBlocks, steps } = engine.load();
+      return {
+        inFlight: facts.jobs,
+        served: facts.ended,
+        refused: facts.refused,
+        slots: `${busySlots}/${engine.limits.slots}`,
+        waiting,
+        kvBlocks: usedKvBlocks,
+        cachedBlocks,
+        exportedBlocks,
+        steps,
+        mailDepth: kernel.depth(worker),
+      };
+    },
+  });
+}
+
+function workerBehaviour(boot: WorkerBoot, engine: Engine, gpu: Ref<GpuMessage>): Behaviour<WorkerMessage, unknown> {
+  const { role, incarnation } = boot;
+  const { id, fingerprint, kvType, kvLayout, blockTokens } = engine.card;
+  const config = {
+    leg: role,
+    incarnation,
+    model: id,
+    fingerprint,
+    kvType,
+    layout: kvLayout,
+    blockTokens,
+    // Beyond its slots a worker holds requests that wait for one, and finished ones whose end was not acknowledged yet.
+    maxJobs: engine.limits.slots * 4 + 64,
+    grantMs,
+    leaseMs,
+    keepMs,
+  };
+  if (role === 'decode') return decodeActor(config, gpu) as Behaviour<WorkerMessage, unknown>;
+  const { pool } = engine;
+  if (pool === undefined) throw new Error(`the ${engine.card.engine} engine of a prefill worker exports no KV`);
+  return prefillActor(config, gpu, () => pool) as Behaviour<WorkerMessage, unknown>;
+}
+
+function instanceInfo(boot: WorkerBoot, engine: Engine): InstanceInfo {
+  return {
+    component: boot.role,
+    instance: boot.instance,
+    incarnation: boot.incarnation,
+    node: boot.node,
+    host: hostname(),
+    pid: process.pid,
+    draining: false,
+    model: engine.card.id,
+    engine: engine.card.engine,
+    fingerprint: engine.card.fingerprint,
+    slots: engine.limits.slots,
+    kvBlocks: engine.limits.kvBlocks,
+    blockTokens: engine.card.blockTokens,
+    contextTokens: engine.limits.sequenceTokens,
+  };
+}
