@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -251,13 +252,14 @@ void the_queue_is_bounded_and_stops() {
   auto pool = make_pool(2);
   const BlockDesc block = export_block(*pool, 0, 5);
   auto fetcher = KvFetcher::create();
-  std::atomic<bool> open{false};
+  std::promise<void> open;
+  const std::shared_future<void> gate = open.get_future().share();
   std::atomic<int> done{0};
   std::atomic<int> stopped{0};
   std::atomic<bool> entered{false};
   CHECK(fetcher->fetch(describe(*pool), {block}, [&](FetchResult&&) {
     entered = true;
-    open.wait(false);
+    gate.wait();
     ++done;
   }));
   while (!entered) std::this_thread::yield();
@@ -269,10 +271,7 @@ void the_queue_is_bounded_and_stops() {
     ++accepted;
   }
   CHECK(accepted == 1024);
-  std::thread opener([&] {
-    open = true;
-    open.notify_all();
-  });
+  std::thread opener([&] { open.set_value(); });
   fetcher.reset();
   opener.join();
   CHECK(done == accepted + 1);
