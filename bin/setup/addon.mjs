@@ -12,6 +12,7 @@ const STAMP = inClone('gpu/native/build/set-up.stamp');
 
 export const addon = {
   name: 'native addon',
+  after: ['dependencies', 'headers'],
   needs: ['cmake', 'a C++ compiler', 'make or ninja'],
   upToDate: ({ cache }) => existsSync(ADDON) && readText(STAMP) === stamp(cache),
   async run({ cache, report }) {

@@ -13,7 +13,7 @@ import { typescript } from './typescript.mjs';
 const STEPS = { dependencies, headers, addon, typescript, nats: natsServer, model };
 
 const HELP = `Prepares this clone; does only what is not done yet.
-  --only a,b   these steps: ${Object.keys(STEPS).join(', ')}
+  --only a,b   these steps and what they build on: ${Object.keys(STEPS).join(', ')}
   --check      do nothing, only say what is not done; exit code 1 if there is anything
   --thorough   hash cached downloads again
 `;
@@ -56,11 +56,15 @@ export async function setUp(args) {
 
 function chosen(only) {
   if (only === undefined) return Object.values(STEPS);
-  return only.split(',').map((name) => {
+  const wanted = new Set();
+  const want = (name) => {
     const step = STEPS[name];
     if (!step) throw new SetupError(`there is no step "${name}": ${Object.keys(STEPS).join(', ')}`);
-    return step;
-  });
+    wanted.add(step);
+    step.after?.forEach(want);
+  };
+  only.split(',').forEach(want);
+  return Object.values(STEPS).filter((step) => wanted.has(step));
 }
 
 async function stale(steps, ctx) {

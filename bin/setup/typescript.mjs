@@ -9,6 +9,7 @@ const STAMP = inClone('dist/set-up.stamp');
 
 export const typescript = {
   name: 'TypeScript build',
+  after: ['dependencies'],
   needs: [],
   upToDate: () => existsSync(inClone('dist/bin/dynact.js')) && readText(STAMP) === sourcesSignature(),
   async run() {
