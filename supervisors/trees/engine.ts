@@ -16,7 +16,7 @@ export async function openEngine(boot: WorkerBoot): Promise<Engine> {
       ...(mock.stepMs > 0 ? { stepMs: mock.stepMs } : {}),
       slots,
       kvBlocks: mock.blocks,
-      transfer: gpu.openNativeTransfer,
+      transfer: 'native',
     });
   }
   const { contextTokens } = config.model;
