@@ -110,7 +110,7 @@ export class Life implements Running, RepairHost, SlotHost {
     this.impatient = true;
     this.reason = { kind: 'killed' };
     this.finish(this.reason);
-    for (const slot of this.slots) slot.kill();
+    for (const slot of [...this.slots].reverse()) slot.kill();
   }
 
   async startChild(given: ChildSpec): Promise<Running> {
