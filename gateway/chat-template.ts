@@ -29,8 +29,9 @@ const chatMl: Render = (messages) => ({
   text: `${messages.map(({ role, content }) => `<|im_start|>${role}\n${content}<|im_end|>\n`).join('')}<|im_start|>assistant\n`,
 });
 
-export function compileTemplate(vocabulary: Vocabulary): ChatTemplate {
-  const render = vocabulary.chatTemplate === '' ? chatMl : jinja(vocabulary);
+/** `report` hears why a template does not compile or render; clients are only told that it does not. */
+export function compileTemplate(vocabulary: Vocabulary, report: (error: unknown) => void): ChatTemplate {
+  const render = vocabulary.chatTemplate === '' ? chatMl : jinja(vocabulary, report);
   // A template writes its own BOS; without a template the vocabulary knows whether there is one.
   const addBos = vocabulary.chatTemplate === '';
   const control = new ControlTokens(vocabulary);
@@ -89,19 +90,21 @@ class ControlTokens {
   }
 }
 
-function jinja(vocabulary: Vocabulary): Render {
+function jinja(vocabulary: Vocabulary, report: (error: unknown) => void): Render {
   const broken: Rendered = { ok: false, error: gatewayError('GWY_TEMPLATE_BROKEN') };
   let template: Template;
   try {
-    template = new Template(vocabulary.chatTemplate);
-  } catch {
+    // The library's own raise_exception throws what its defects throw too; a function of another name can be told apart.
+    template = new Template(vocabulary.chatTemplate.replace(/\braise_exception\b/g, 'refuse_messages'));
+  } catch (error) {
+    report(error);
     return () => broken;
   }
   const constants = {
     bos_token: vocabulary.bosToken,
     eos_token: vocabulary.eosToken,
     add_generation_prompt: true,
-    raise_exception: (message: unknown) => {
+    refuse_messages: (message: unknown) => {
       throw new Refusal(String(message));
     },
   };
@@ -109,7 +112,10 @@ function jinja(vocabulary: Vocabulary): Render {
     try {
       return { ok: true, text: template.render({ ...constants, messages }) };
     } catch (error) {
-      if (!(error instanceof Refusal)) return broken;
+      if (!(error instanceof Refusal)) {
+        report(error);
+        return broken;
+      }
       return { ok: false, error: gatewayError('GWY_TEMPLATE_REFUSED', [excerpt(error.message)], 'messages') };
     }
   };

@@ -144,15 +144,15 @@ function createApp(server: Server, context: GenerationContext, options: GatewayO
   const app = Fastify({
     serverFactory: (handler) => server.on('request', handler),
     bodyLimit: limits.bodyBytes,
-    disableRequestLogging: true,
     requestIdHeader: false,
     genReqId: (raw) => requestLabel(raw.headers['x-request-id']),
     routerOptions: { ignoreTrailingSlash: true, maxParamLength: 512 },
+    clientErrorHandler: (error, socket) => answerParserFault(error, socket, faults),
     frameworkErrors: (_error, request, reply) => {
+      reply.raw.setHeader('x-request-id', request.id);
       answerFault(new HttpFault(gatewayError('GWY_HTTP')), request, reply, faults);
     },
   });
-  server.on('clientError', (error, socket) => answerParserFault(error, socket as never, faults));
   server.on('checkExpectation', (request, response) => {
     const error = gatewayError('GWY_EXPECTATION');
     response.writeHead(error.status, { 'content-type': 'application/json', connection: 'close' });

@@ -25,7 +25,8 @@ export interface ModelRegistry {
   lookup(id: string): ServedModel | undefined;
 }
 
-export function createModelRegistry(): ModelRegistry {
+/** `report` hears of chat templates that do not work. */
+export function createModelRegistry(report: (error: unknown) => void = () => undefined): ModelRegistry {
   const served = new Map<string, ServedModel>();
   const known = new Map<string, ServedModel>();
   return {
@@ -38,7 +39,7 @@ export function createModelRegistry(): ModelRegistry {
         vocabulary,
         contextTokens,
         created: options.created ?? before?.created ?? Math.floor(Date.now() / 1000),
-        template: kept?.template ?? compileTemplate(vocabulary),
+        template: kept?.template ?? compileTemplate(vocabulary, report),
         pieces: kept?.pieces ?? new PieceTable(vocabulary),
       };
       served.set(model.id, model);

@@ -13,14 +13,19 @@ const done = <T>(value: T): Result<T> => ({ ok: true, value });
 const refused = (error: RequestError): { readonly ok: false; readonly error: RequestError } => ({ ok: false, error });
 const bad = (message: string, param: string) => refused(gatewayError('GWY_BAD_VALUE', [message], param));
 
-export function createPreprocessor(models: ModelRegistry, limits: Partial<GatewayLimits> = {}): Preprocessor {
+/** `report` hears of defects: a preparation that threw, which its client sees as a 500. */
+export function createPreprocessor(
+  models: ModelRegistry,
+  limits: Partial<GatewayLimits> = {},
+  report: (error: unknown) => void = () => undefined,
+): Preprocessor {
   const bounds = { ...defaultLimits, ...limits };
   return {
     prepare(api: Api, body: unknown): Outcome {
       try {
         return api === 'chat' ? prepareChat(models, body, bounds) : prepareCompletion(models, body);
-      } catch {
-        // A defect; the frontend's table of requests must not suffer from it.
+      } catch (error) {
+        report(error);
         return refused(gatewayError('GWY_INTERNAL'));
       }
     },

@@ -183,11 +183,12 @@ export function shapeOf(api: Api, body: unknown, maxChoices: number): Shape | Re
   const stream = body.stream === true;
   const includeUsage = stream && isRecord(options) && options.include_usage === true;
   const prompts = body.prompt;
+  // A list of mixed kinds stays whole, so that validation sees what is wrong with it.
   const several =
     api === 'completion' &&
     Array.isArray(prompts) &&
     prompts.length > 1 &&
-    (typeof prompts[0] === 'string' || Array.isArray(prompts[0]));
+    (prompts.every((prompt) => typeof prompt === 'string') || prompts.every((prompt) => Array.isArray(prompt)));
   if (!several) return { stream, includeUsage, bodies: [body] };
   const n = typeof body.n === 'number' ? body.n : 1;
   if (prompts.length * n > maxChoices) {
