@@ -141,3 +141,8 @@ export async function codeOf(promise: Promise<unknown>): Promise<string> {
   }
   return 'resolved';
 }
+
+/** Lets real time pass, where the property is about time itself; never to wait for something to happen. */
+export function elapse(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms));
+}
