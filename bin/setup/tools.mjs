@@ -50,7 +50,7 @@ const MANAGERS = {
 };
 
 /** Those of `names` that are not there. */
-export async function missingTools(names) {
+async function missingTools(names) {
   const found = await Promise.all(names.map((name) => works(TOOLS[name].any)));
   return names.filter((_, index) => !found[index]);
 }
