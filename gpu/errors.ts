@@ -1,7 +1,15 @@
 import type { EngineErrorCode } from './engine.js';
 
+/** Codes of failures before an engine exists: what `prepareWeights` and `convertTo` reject with. */
+export type WeightsErrorCode =
+  | 'GPU_WEIGHTS_MISSING'
+  | 'GPU_WEIGHTS_UNUSABLE'
+  | 'GPU_WEIGHTS_FOREIGN'
+  | 'GPU_WEIGHTS_BUSY'
+  | 'GPU_WEIGHTS_FAILED';
+
 export interface GpuErrorEntry {
-  readonly code: EngineErrorCode;
+  readonly code: EngineErrorCode | WeightsErrorCode;
   /** Shown when the failure carries no text of its own. */
   readonly message: string;
   /** Another worker, or the same one later, may answer. */
@@ -64,5 +72,35 @@ export const gpuErrors: readonly GpuErrorEntry[] = [
     message: 'the engine has stopped',
     retryable: true,
     meaning: 'stop was called, or its thread ended',
+  },
+  {
+    code: 'GPU_WEIGHTS_MISSING',
+    message: 'there is no model file',
+    retryable: false,
+    meaning: 'the source file does not exist or cannot be read',
+  },
+  {
+    code: 'GPU_WEIGHTS_UNUSABLE',
+    message: 'the model file is damaged or of an unknown kind',
+    retryable: false,
+    meaning: 'the library cannot load or evaluate the source file: truncated, garbage, or not a decoder model',
+  },
+  {
+    code: 'GPU_WEIGHTS_FOREIGN',
+    message: 'the model file is not the one that was asked for',
+    retryable: false,
+    meaning: 'its hash differs from the card of the model that this worker joins',
+  },
+  {
+    code: 'GPU_WEIGHTS_BUSY',
+    message: 'another process is converting this model',
+    retryable: true,
+    meaning: 'the lock beside the converted weights did not come free in time',
+  },
+  {
+    code: 'GPU_WEIGHTS_FAILED',
+    message: 'the weights cannot be converted',
+    retryable: true,
+    meaning: 'no room on the disk, no permission, or the conversion was stopped or ran into its deadline',
   },
 ];

@@ -13,7 +13,7 @@ export type {
   ModelCard,
   Verdict,
 } from './engine.js';
-export { type GpuErrorEntry, gpuErrors } from './errors.js';
+export { type GpuErrorEntry, gpuErrors, type WeightsErrorCode } from './errors.js';
 export {
   type KvFetcher,
   type KvFetchResult,
@@ -25,9 +25,20 @@ export {
 } from './kv-pool.js';
 export { createLlamaEngine, type LlamaEngine, type LlamaEngineOptions } from './llama-engine.js';
 export { openVocabulary, type VocabularyOptions } from './llama-vocabulary.js';
-export { openNativeTransfer } from './mock/native-transfer.js';
 export { type EngineClock, systemClock } from './mock/timing.js';
 export { createMockEngine, type MockEngineOptions } from './mock-engine.js';
 export { openMockVocabulary } from './mock-vocabulary.js';
 export { type Device, loadNative } from './native.js';
+export { type TinyModelOptions, tinyModel, writeTinyModel } from './tiny-model.js';
 export type { Vocabulary } from './vocabulary.js';
+export {
+  convertTo,
+  fastestFormat,
+  type PreparedWeights,
+  type PrepareOptions,
+  prepareWeights,
+  type WeightsCard,
+  WeightsError,
+  type WeightsFormat,
+  type WeightsProgress,
+} from './weights.js';

@@ -5,6 +5,7 @@ static Napi::Object init(Napi::Env env, Napi::Object exports) {
   init_pool(env, exports);
   init_vocabulary(env, exports);
   init_engine(env, exports);
+  init_weights(env, exports);
   return exports;
 }
 

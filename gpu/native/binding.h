@@ -62,3 +62,4 @@ inline Napi::Array array(const Napi::Object& o, const char* name) {
 void init_pool(Napi::Env env, Napi::Object exports);
 void init_engine(Napi::Env env, Napi::Object exports);
 void init_vocabulary(Napi::Env env, Napi::Object exports);
+void init_weights(Napi::Env env, Napi::Object exports);
