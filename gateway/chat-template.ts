@@ -58,7 +58,7 @@ export function compileTemplate(vocabulary: Vocabulary, report: (error: unknown)
       try {
         const tokens = vocabulary.tokenize(whole.text, { special: true, addBos });
         if (control.sequence(tokens) === expected(messages)) return { ok: true, tokens };
-        return isolated(vocabulary, render, messages, whole.text, addBos);
+        return isolated(vocabulary, control, render, messages, whole.text, addBos);
       } catch {
         return { ok: false, error: gatewayError('GWY_TOKENIZER') };
       }
@@ -128,6 +128,7 @@ function jinja(vocabulary: Vocabulary, report: (error: unknown) => void): Render
  */
 function isolated(
   vocabulary: Vocabulary,
+  control: ControlTokens,
   render: Render,
   messages: readonly ChatMessage[],
   whole: string,
@@ -146,16 +147,12 @@ function isolated(
       return { ok: true, tokens: concat(pieces) };
     }
   }
-  // The template rewrites contents. That is fine as long as none of them spells a control token.
-  const control = new ControlTokens(vocabulary);
-  const spells = messages.findIndex(
-    ({ content }) => control.sequence(vocabulary.tokenize(content, { special: true, addBos: false })) !== '',
-  );
-  if (spells >= 0) {
-    const text = "Text that spells a control token cannot be kept apart by this model's chat template.";
-    return { ok: false, error: gatewayError('GWY_BAD_VALUE', [text], `messages[${spells}].content`) };
-  }
-  return { ok: true, tokens: vocabulary.tokenize(whole, { special: true, addBos }) };
+  // The template rewrites contents. That is fine as long as no control token comes of it.
+  const tokens = vocabulary.tokenize(whole, { special: true, addBos });
+  const bare = marked.ok ? vocabulary.tokenize(marked.text, { special: true, addBos }) : undefined;
+  if (bare !== undefined && control.sequence(tokens) === control.sequence(bare)) return { ok: true, tokens };
+  const text = "Text that spells a control token cannot be kept apart by this model's chat template.";
+  return { ok: false, error: gatewayError('GWY_BAD_VALUE', [text], 'messages') };
 }
 
 function concat(pieces: readonly Uint32Array[]): Uint32Array {
