@@ -21,7 +21,10 @@ export function createReport(stream = process.stderr) {
   return {
     live,
     line: (text) => write(`${text}\n`),
-    /** Runs one step; `work` gets `note(text)` and `progress(done, total)` (bytes), and returns how it went. */
+    /**
+     * Runs one step; `work` gets `note(text)`, `progress(done, total)` (bytes) and
+     * `share(0 … 1, what)`, and returns how it went.
+     */
     async step(name, work) {
       const begun = Date.now();
       let detail = '';
@@ -32,7 +35,10 @@ export function createReport(stream = process.stderr) {
         const outcome = await work({
           note: (text) => write(`  ${name}: ${text}\n`),
           progress: (done, total) => {
-            detail = bar(done, total);
+            detail = `${bar(done / total)} ${megabytes(done)} / ${megabytes(total)} MB`;
+          },
+          share: (fraction, what) => {
+            detail = `${bar(fraction)} ${what}`;
           },
         });
         write(`  ${name}: ${outcome ?? 'done'} (${seconds(begun)} s)\n`);
@@ -45,10 +51,9 @@ export function createReport(stream = process.stderr) {
 
 const seconds = (begun) => ((Date.now() - begun) / 1000).toFixed(1);
 
-function bar(done, total) {
-  const share = total > 0 ? Math.min(1, done / total) : 0;
-  const filled = Math.round(share * 24);
-  return `[${'#'.repeat(filled)}${' '.repeat(24 - filled)}] ${megabytes(done)} / ${megabytes(total)} MB`;
+function bar(share) {
+  const filled = Math.round(Math.min(1, share || 0) * 24);
+  return `[${'#'.repeat(filled)}${' '.repeat(24 - filled)}]`;
 }
 
 const megabytes = (bytes) => (bytes / 1e6).toFixed(1);

@@ -9,8 +9,9 @@ import { natsServer } from './nats-server.mjs';
 import { createReport, SetupError } from './report.mjs';
 import { ensureTools } from './tools.mjs';
 import { typescript } from './typescript.mjs';
+import { weights } from './weights.mjs';
 
-const STEPS = { dependencies, headers, addon, typescript, nats: natsServer, model };
+const STEPS = { dependencies, headers, addon, typescript, nats: natsServer, model, weights };
 
 const HELP = `Prepares this clone; does only what is not done yet.
   --only a,b   these steps and what they build on: ${Object.keys(STEPS).join(', ')}
