@@ -9,8 +9,13 @@ export interface Puppet extends Child {
   end(reason: ExitReason): void;
   readonly lives: number;
   readonly live: boolean;
+  /** Times that a life began beside another one. */
+  readonly twins: number;
   /** How the next starts go: `ok` at once, `fail` at once, `hold` until `release`, `deaf` for ever, abort or not. */
   starts: 'ok' | 'fail' | 'hold' | 'deaf';
+  /** This many of the next starts fail, whatever `starts` says. */
+  failures: number;
+  /** Lets a held start succeed; nothing if none is held. */
   release(): void;
   /** How it takes a stop: `obey`, `ignore` (kill works), `immortal` (nothing works). */
   stops: 'obey' | 'ignore' | 'immortal';
@@ -18,6 +23,7 @@ export interface Puppet extends Child {
 
 export function puppet(name: string, trace: string[] = []): Puppet {
   let lives = 0;
+  let twins = 0;
   let present: { settle(reason: ExitReason): void } | undefined;
   let release: () => void = () => {};
 
@@ -34,7 +40,7 @@ export function puppet(name: string, trace: string[] = []): Puppet {
       settle(reason);
     };
     const self = { settle: end };
-    if (present !== undefined) throw new Error(`two lives of ${name} at once`);
+    if (present !== undefined) twins++;
     present = self;
     trace.push(`+${name}`);
     return {
@@ -53,17 +59,22 @@ export function puppet(name: string, trace: string[] = []): Puppet {
 
   const made: Puppet = {
     starts: 'ok',
+    failures: 0,
     stops: 'obey',
     get lives() {
       return lives;
+    },
+    get twins() {
+      return twins;
     },
     get live() {
       return present !== undefined;
     },
     async start(abort) {
+      if (made.failures > 0) made.failures--;
+      else if (made.starts === 'ok') return live();
       switch (made.starts) {
         case 'ok':
-          return live();
         case 'fail':
           trace.push(`?${name}`);
           throw new Error(`${name} cannot`);
@@ -75,6 +86,7 @@ export function puppet(name: string, trace: string[] = []): Puppet {
           return new Promise((resolve, reject) => {
             release = () => resolve(live());
             abort.addEventListener('abort', () => {
+              release = () => {};
               trace.push(`~${name}`);
               reject(new Error('aborted'));
             });
@@ -84,7 +96,11 @@ export function puppet(name: string, trace: string[] = []): Puppet {
     end(reason) {
       present?.settle(reason);
     },
-    release: () => release(),
+    release() {
+      const once = release;
+      release = () => {};
+      once();
+    },
   };
   return made;
 }
