@@ -21,6 +21,8 @@ export interface NatsLogin {
   readonly url: string;
   readonly user: string;
   readonly pass: string;
+  /** The embedded broker stays until the last process that holds this FIFO has ended; absent for an external one. */
+  readonly holders?: string;
 }
 
 /** A bound socket that nobody accepts on until an HTTP server listens on it. */

@@ -238,7 +238,10 @@ export const ConfigSchema = group({
     pinCpus: flagged({ default: false, description: 'pin each worker to cores of its own (needs taskset)' }),
   }),
   restart: group({
-    intensity: count(0, 1000, { default: 10, description: 'restarts within periodMs before the node gives up' }),
+    intensity: count(0, 1000, {
+      default: 30,
+      description: 'restarts within periodMs before the node gives up; one crash loop at backoffMaxMs stays below it',
+    }),
     periodMs: count(1000, hour, { default: 60_000, description: 'window of intensity' }),
     backoffMinMs: count(1, hour, {
       default: 100,

@@ -67,6 +67,11 @@ export const supervisorErrors = {
     retryable: false,
     meaning: 'more restarts than restart.intensity allows within restart.periodMs',
   },
+  SUP_MODEL: {
+    message: 'model {0}: {1}',
+    retryable: false,
+    meaning: 'neither a known model id nor a readable file',
+  },
   SUP_TOOLCHAIN: {
     message: '{0}: run `npm run setup`',
     retryable: false,

@@ -5,10 +5,12 @@ export { type ResolvedConfig, type Setting, settings } from './config-schema.js'
 export { nodeStatus, stopNode } from './control.js';
 export { describe, isSupervisorError, SupervisorError, type SupervisorErrorCode } from './errors.js';
 export { type LogSink, logSink } from './log.js';
+export { resolveModel } from './model.js';
 export type { Node, NodeOptions } from './node.js';
 export { packageRoot, packageVersion } from './package-root.js';
 export { lockHolder } from './state-dir.js';
 export type { NodeStatus, ProcessStatus } from './status.js';
+export { cacheFolder, resolveToolchain, type Toolchain } from './toolchain.js';
 
 /** See `startNode` in node.ts. */
 export async function startNode(options: import('./node.js').NodeOptions): Promise<import('./node.js').Node> {

@@ -1,4 +1,5 @@
 /** The child's side of `os-process.ts`: one role in one process, from the boot message to its last words. */
+import { constants, openSync } from 'node:fs';
 import type { ExitReason } from '../actors/index.js';
 import type { GatewayBoot, ListenHandle, RunningTree, WorkerBoot } from './boot.js';
 import { describe } from './errors.js';
@@ -50,6 +51,7 @@ export async function serveRole(
   const boot = await booted(drain);
   if (boot.role !== role) lastWords('error', `started as ${role}, told to be ${boot.role}`, exitCodes.usage);
   drainMs = boot.config.node.drainMs;
+  if (boot.nats.holders) holdBroker(boot.nats.holders);
   try {
     tree = await start(boot);
   } catch (error) {
@@ -65,6 +67,15 @@ export async function serveRole(
     reason.kind === 'error' ? describe(reason.error) : '',
     failed ? exitCodes.failed : exitCodes.ok,
   );
+}
+
+/** Held until this process ends; opening for reading and writing never blocks on a FIFO. */
+function holdBroker(holders: string): void {
+  try {
+    openSync(holders, constants.O_RDWR);
+  } catch {
+    // The broker has just been replaced by its next life; the node still holds that one.
+  }
 }
 
 function booted(drain: (deadlineMs: number) => void): Promise<WorkerBoot | GatewayBoot> {

@@ -1,0 +1,188 @@
+/**
+ * The node's broker: its own nats-server as a supervised child, or somebody else's. The node's connection lives here, with
+ * the streams that everybody needs and the obituaries that only a node supervisor can write.
+ */
+import { join } from 'node:path';
+import type { ExitReason, Log } from '../actors/index.js';
+import {
+  address,
+  connectNats,
+  createPost,
+  ensureStreams,
+  type NatsBus,
+  type NatsServer,
+  type PostOffice,
+  type StreamSettings,
+  startNatsServer,
+} from '../transport/index.js';
+import type { NatsLogin } from './boot.js';
+import type { ResolvedConfig } from './config-schema.js';
+import { SupervisorError } from './errors.js';
+import { mintIncarnation } from './incarnation.js';
+import type { Role } from './ipc.js';
+import { watchNats } from './nats-probe.js';
+import type { Child, Running } from './otp/index.js';
+
+export interface Broker {
+  /** The server as a child; undefined when it is somebody else's. */
+  readonly child: Child | undefined;
+  login(role: Role): NatsLogin;
+  url(): string;
+  pid(): number | undefined;
+  /** How the last server ended, for people. */
+  lastExit(): string;
+  /** Tells everybody that this incarnation will never speak again. Kept while the broker is away. */
+  announceDown(role: Role, incarnation: string, reason: string): void;
+  close(): Promise<void>;
+}
+
+/** What waits to be said while the broker is away; heartbeats tell the same later, so the oldest may go. */
+const maxObituaries = 256;
+
+/** The node's connection: at most one at a time. */
+function connection(config: ResolvedConfig, incarnation: string, log: Log) {
+  const self = address('node', incarnation, 'supervisor');
+  let bus: NatsBus | undefined;
+  let post: PostOffice | undefined;
+  let waiting: { role: Role; incarnation: string; reason: string }[] = [];
+
+  const flush = () => {
+    if (!post || bus?.state !== 'up') return;
+    for (const { role, incarnation: dead, reason } of waiting) {
+      const head = { req: '', attempt: 0, budgetMs: 0 };
+      post.frame(
+        self,
+        address(role, dead, 'process'),
+        'Down',
+        { incarnation: dead, reason: reason.slice(0, 500) },
+        head,
+      );
+    }
+    waiting = [];
+  };
+  const close = async () => {
+    post?.close();
+    await bus?.close();
+    post = bus = undefined;
+  };
+  return {
+    async open(login: NatsLogin, adopt: boolean): Promise<void> {
+      await close();
+      bus = await connectNats({
+        url: login.url,
+        namespace: config.node.namespace,
+        name: incarnation,
+        ...(login.user === '' ? {} : { user: login.user, password: login.pass }),
+        onProblem: (problem, error) => log.warn(problem, { error: String(error) }),
+      });
+      const settings: StreamSettings = {
+        tape: config.tape.level,
+        replicas: config.nats.replicas,
+        sizeFactor: config.nats.sizeFactor,
+        leaseMs: config.nats.leaseMs,
+      };
+      await ensureStreams(bus, settings, { adopt });
+      bus.onState(flush);
+      post = createPost(bus);
+      flush();
+    },
+    announceDown(role: Role, dead: string, reason: string) {
+      waiting.push({ role, incarnation: dead, reason });
+      if (waiting.length > maxObituaries) waiting.shift();
+      flush();
+    },
+    close,
+  };
+}
+
+/** Connects to a broker that others run. Rejects with the transport's errors, which name the setting. */
+export async function externalBroker(config: ResolvedConfig, incarnation: string, log: Log): Promise<Broker> {
+  const { url, user, password } = config.nats;
+  const login = { url, user, pass: password };
+  const wire = connection(config, incarnation, log);
+  await wire.open(login, false);
+  return { ...wire, child: undefined, login: () => login, url: () => url, pid: () => undefined, lastExit: () => '' };
+}
+
+/** A nats-server of the node's own, on the same port and store in every life. */
+export function embeddedBroker(config: ResolvedConfig, binary: string, incarnation: string, log: Log): Broker {
+  const wire = connection(config, incarnation, log);
+  let server: NatsServer | undefined;
+  let alive = false;
+  let lastExit = '';
+  const loginOf = (role: Role | 'node'): NatsLogin => {
+    if (!server) throw new SupervisorError('SUP_START_FAILED', ['nats', 'it has not been started']);
+    const { url, user, password } = server.credentials(role);
+    return { url, user, pass: password, holders: server.holders };
+  };
+
+  async function start(abort: AbortSignal): Promise<Running> {
+    const port = server?.port;
+    const life = await startNatsServer({
+      binary,
+      stateDir: join(config.node.stateDir, 'nats'),
+      namespace: config.node.namespace,
+      orphanDeadlineMs: config.node.drainMs + 5000,
+      ...(port === undefined ? {} : { port }),
+    });
+    server = life;
+    alive = true;
+    const name = mintIncarnation('nats');
+    let asked: 'no' | 'stop' | 'kill' = 'no';
+    const kill = () => {
+      if (alive) process.kill(life.pid, 'SIGKILL');
+    };
+    const unwatch = watchNats('127.0.0.1', life.port, config.nats.silentMs, () => {
+      lastExit = `silent for ${config.nats.silentMs} ms`;
+      log.warn('nats-server is silent; it is killed', { pid: life.pid });
+      kill();
+    });
+    const exit = life.exited.then(async ({ code, signal }): Promise<ExitReason> => {
+      alive = false;
+      unwatch();
+      // The keeper's exit code is the server's, as a shell says it: 128 and the signal.
+      const how = signal
+        ? `signal ${signal}`
+        : code !== null && code > 128
+          ? `signal ${code - 128}`
+          : `exit code ${code}`;
+      lastExit = lastExit.startsWith('silent') ? `${how}: ${lastExit}` : how;
+      await life.stop(0);
+      if (asked === 'stop') return { kind: 'shutdown' };
+      if (asked === 'kill' || signal || (code ?? 0) > 128) return { kind: 'killed' };
+      return { kind: 'error', error: new SupervisorError('SUP_CHILD_EXIT', ['nats', how]) };
+    });
+    try {
+      await wire.open(loginOf('node'), true);
+      if (abort.aborted) throw new SupervisorError('SUP_START_FAILED', ['nats', 'it is no longer wanted']);
+    } catch (error) {
+      asked = 'stop';
+      await life.stop();
+      await exit;
+      throw error;
+    }
+    return {
+      incarnation: name,
+      exit,
+      stop: async (deadlineMs) => {
+        asked = asked === 'no' ? 'stop' : asked;
+        await wire.close();
+        await life.stop(Math.min(deadlineMs, 60_000));
+        return exit;
+      },
+      kill: () => {
+        asked = 'kill';
+        kill();
+      },
+    };
+  }
+  return {
+    child: { start },
+    login: loginOf,
+    url: () => server?.url ?? '',
+    pid: () => (alive ? server?.pid : undefined),
+    lastExit: () => lastExit,
+    announceDown: wire.announceDown,
+    close: wire.close,
+  };
+}

@@ -1,0 +1,74 @@
+/**
+ * The role processes of a node. A supervisor starts and stops its children one after the other, which is right for what
+ * depends on what; processes of one rank do not, and loading weights takes seconds. So their first lives begin together, and
+ * their last ones drain together.
+ */
+
+import type { Role } from './ipc.js';
+import type { OsProcess } from './os-process.js';
+import type { Child, Running } from './otp/index.js';
+
+export interface Member {
+  readonly role: Role;
+  readonly instance: string;
+  readonly process: OsProcess;
+  /** `process`, with the first start and the last stop in step with the others. */
+  readonly child: Child;
+}
+
+export interface Fleet {
+  readonly members: readonly Member[];
+  /** Starts all that have not been started; the supervisor's own start then finds them under way. */
+  begin(): void;
+  /** Ends those that were begun and that no supervisor has taken over. */
+  abandon(): Promise<void>;
+}
+
+export function fleet(processes: readonly { role: Role; instance: string; process: OsProcess }[]): Fleet {
+  const abort = new AbortController();
+  const early = new Map<string, Promise<Running>>();
+  const living = new Map<string, { role: Role; life: Running }>();
+
+  const members = processes.map(({ role, instance, process }): Member => {
+    const start = async (signal: AbortSignal): Promise<Running> => {
+      const begun = early.get(instance);
+      early.delete(instance);
+      if (begun) signal.addEventListener('abort', () => void begun.then((life) => life.kill()).catch(() => {}));
+      const life = await (begun ?? process.start(signal));
+      living.set(instance, { role, life });
+      void life.exit.then(() => {
+        if (living.get(instance)?.life === life) living.delete(instance);
+      });
+      return {
+        incarnation: life.incarnation,
+        exit: life.exit,
+        kill: () => life.kill(),
+        stop: (deadlineMs) => {
+          // A process is stopped only with the whole node: its siblings are next.
+          for (const other of living.values()) if (other.role === role) void other.life.stop(deadlineMs);
+          return life.exit;
+        },
+      };
+    };
+    return { role, instance, process, child: { start } };
+  });
+  return {
+    members,
+    begin() {
+      for (const { instance, process } of members) {
+        const begun = process.start(abort.signal);
+        begun.catch(() => {});
+        early.set(instance, begun);
+      }
+    },
+    async abandon() {
+      abort.abort();
+      for (const begun of early.values()) {
+        const life = await begun.catch(() => undefined);
+        life?.kill();
+        await life?.exit;
+      }
+      early.clear();
+    },
+  };
+}
