@@ -9,6 +9,11 @@ export interface Retained {
   finish: number;
 }
 
+/** What tracing gives for a job's time on this worker. */
+export interface JobSpan {
+  end(facts: Readonly<Record<string, string | number>>): void;
+}
+
 export interface Job {
   readonly key: number;
   readonly gateway: string;
@@ -35,6 +40,10 @@ export interface Job {
   expiresAt: number;
   /** Last time the peer or the gateway heard of progress. */
   toldAt: number;
+  /** Undefined unless the request is traced. */
+  span: JobSpan | undefined;
+  /** Why it ended here, for its span. */
+  outcome: string;
 }
 
 export type JobCommand = Envelope<'Reserve' | 'Prefill' | 'Generate'>;
@@ -78,6 +87,8 @@ export function openJob(jobs: Jobs, command: JobCommand, peer: string | undefine
     deadlineAt: now + command.budgetMs,
     expiresAt: now + command.budgetMs,
     toldAt: now,
+    span: undefined,
+    outcome: 'ended',
   };
   jobs.byKey.set(job.key, job);
   jobs.byRequest.set(requestKey(job.gateway, job.num), job);
@@ -88,6 +99,14 @@ export function closeJob(jobs: Jobs, job: Job): void {
   jobs.byKey.delete(job.key);
   const key = requestKey(job.gateway, job.num);
   if (jobs.byRequest.get(key) === job) jobs.byRequest.delete(key);
+  job.span?.end({
+    outcome: job.outcome,
+    req: job.req,
+    attempt: job.attempt,
+    prompt_tokens: job.work.prompt.length,
+    cached_tokens: job.cachedTokens,
+    blocks: job.blocks.length,
+  });
 }
 
 export function bury(jobs: Jobs, request: string, attempt: number, now: number): void {

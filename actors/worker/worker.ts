@@ -13,6 +13,7 @@ import {
   isBuried,
   type Job,
   type JobCommand,
+  type JobSpan,
   type Jobs,
   newJobs,
   openJob,
@@ -34,6 +35,8 @@ export interface WorkerConfig {
   readonly grantMs: number;
   /** P keeps exported blocks for this long after the prompt is finished. */
   readonly leaseMs: number;
+  /** A span for a traced request's time on this worker; undefined while tracing is off. */
+  readonly span?: (name: string, traceparent: string) => JobSpan | undefined;
   /** How long output tokens are kept if the end of a request is never acknowledged. */
   readonly keepMs: number;
 }
@@ -120,6 +123,7 @@ export function workerActor(
     const peer =
       message.type === 'Reserve' ? message.body.prefill : message.type === 'Prefill' ? message.body.decode : undefined;
     const job = openJob(state.jobs, message, peer, ctx.now());
+    if (job.trace !== undefined) job.span = config.span?.(config.leg, job.trace);
     const order = mine.begin(job, message, engineRequest(job));
     if (order) ctx.tell(gpu, order);
     else closeJob(state.jobs, job);
@@ -217,7 +221,9 @@ export function workerActor(
           const { reply } = message.body;
           bury(state.jobs, requestKey(reply.gateway, reply.num), message.attempt, ctx.now());
           const job = api.find(state, message);
-          if (job) api.drop(state, job, ctx);
+          if (!job) break;
+          job.outcome = 'cancelled';
+          api.drop(state, job, ctx);
           break;
         }
         case 'Ended': {
@@ -315,6 +321,7 @@ function workerApi(config: WorkerConfig, gpu: Ref<GpuMessage>): WorkerApi {
       );
     },
     fail(state, job, code, message, ctx) {
+      job.outcome = 'failed';
       ctx.frame(
         job.from,
         'Failed',

@@ -3,6 +3,7 @@
  * first: what used its handles has ended before it does (design 3).
  */
 import { hostname } from 'node:os';
+import type { Logger } from 'pino';
 import {
   type Behaviour,
   beaconActor,
@@ -14,6 +15,7 @@ import {
   type WorkerFacts,
   type WorkerMessage,
 } from '../../actors/index.js';
+import type { Tracing } from '../../gateway/index.js';
 import type { Engine } from '../../gpu/index.js';
 import {
   address,
@@ -41,11 +43,11 @@ const keepMs = 30_000;
 
 export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
   const { role, incarnation } = boot;
-  const log = actorLogs(processLogger(boot.instance, boot.config.log.level));
+  const logger = processLogger(boot.instance, boot.config.log.level);
   // Loading weights and connecting take their time side by side.
   const opening = openEngine(boot);
   opening.catch(() => {});
-  const host = await openProcess(boot, log);
+  const host = await openProcess(boot, actorLogs(logger));
   const { bus, kernel } = host;
   let engine: Engine;
   try {
@@ -64,7 +66,9 @@ export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
     address(role, incarnation, 'gpu'),
   );
   const here = address(role, incarnation, 'worker');
-  const worker = kernel.spawn(workerBehaviour(boot, engine, gpu), here);
+  const tracing = await openTracing(boot, logger);
+  host.afterActors(() => tracing?.stop());
+  const worker = kernel.spawn(workerBehaviour(boot, engine, gpu, tracing), here);
   const beacon = kernel.spawn(
     beaconActor(incarnation, engine.limits, gpu, () => process.memoryUsage.rss()),
     address(role, incarnation, 'beacon'),
@@ -140,7 +144,20 @@ export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
   });
 }
 
-function workerBehaviour(boot: WorkerBoot, engine: Engine, gpu: Ref<GpuMessage>): Behaviour<WorkerMessage, unknown> {
+/** A worker needs nothing of the gateway but this, and only when traces are wanted. */
+async function openTracing(boot: WorkerBoot, logger: Logger): Promise<Tracing | undefined> {
+  const { otlpUrl } = boot.config.telemetry;
+  if (otlpUrl === '') return undefined;
+  const { startTracing } = await import('../../gateway/index.js');
+  return startTracing(otlpUrl, `dynact-${boot.role}`, logger);
+}
+
+function workerBehaviour(
+  boot: WorkerBoot,
+  engine: Engine,
+  gpu: Ref<GpuMessage>,
+  tracing: Tracing | undefined,
+): Behaviour<WorkerMessage, unknown> {
   const { role, incarnation } = boot;
   const { id, fingerprint, kvType, kvLayout, blockTokens } = engine.card;
   const config = {
@@ -156,6 +173,7 @@ function workerBehaviour(boot: WorkerBoot, engine: Engine, gpu: Ref<GpuMessage>)
     grantMs,
     leaseMs,
     keepMs,
+    span: (name: string, traceparent: string) => tracing?.start(name, traceparent),
   };
   if (role === 'decode') return decodeActor(config, gpu) as Behaviour<WorkerMessage, unknown>;
   const { pool } = engine;
