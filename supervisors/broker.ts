@@ -61,9 +61,11 @@ function connection(config: ResolvedConfig, incarnation: string, log: Log) {
     waiting = [];
   };
   const close = async () => {
-    post?.close();
-    await bus?.close();
+    const [oldPost, oldBus] = [post, bus];
+    // From here on obituaries wait for the next connection.
     post = bus = undefined;
+    oldPost?.close();
+    await oldBus?.close();
   };
   return {
     async open(login: NatsLogin, adopt: boolean): Promise<void> {

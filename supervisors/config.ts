@@ -37,7 +37,7 @@ interface Given {
 const fileNames = ['dynact.config.json', 'dynact.config.yaml', 'dynact.config.yml'];
 const maxFileBytes = 1024 * 1024;
 /** Read by set-up and the command line, not settings of a node. */
-const otherNames = new Set(['DYNACT_CONFIG', 'DYNACT_CACHE', 'DYNACT_SETUP_VERBOSE']);
+const otherNames = new Set(['DYNACT_CONFIG', 'DYNACT_CACHE', 'DYNACT_SETUP_VERBOSE', 'DYNACT_ADDON']);
 const byKey = new Map(settings.map((setting) => [setting.key, setting]));
 
 /** Rejects with SUP_CONFIG_FILE, SUP_CONFIG_KEY, SUP_CONFIG_VALUE or SUP_CONFIG_PAIR. */

@@ -33,7 +33,8 @@ export function fleet(processes: readonly { role: Role; instance: string; proces
     const start = async (signal: AbortSignal): Promise<Running> => {
       const begun = early.get(instance);
       early.delete(instance);
-      if (begun) signal.addEventListener('abort', () => void begun.then((life) => life.kill()).catch(() => {}));
+      if (begun !== undefined)
+        signal.addEventListener('abort', () => void begun.then((life) => life.kill()).catch(() => {}));
       const life = await (begun ?? process.start(signal));
       living.set(instance, { role, life });
       void life.exit.then(() => {

@@ -5,6 +5,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import type { ExitReason } from '../actors/index.js';
 import type { ListenHandle } from './boot.js';
+import { settings } from './config-schema.js';
 import { SupervisorError } from './errors.js';
 import { mintIncarnation } from './incarnation.js';
 import { type BootMessage, type Facts, type FromChild, factsEveryMs, type Role, type ToChild } from './ipc.js';
@@ -45,6 +46,9 @@ export interface OsProcess extends Child {
 }
 
 const keptLines = 5;
+const settingNames = new Set(
+  settings.flatMap(({ env, schema }) => [env, ...(schema.alias ?? []).map(({ name }) => name)]),
+);
 
 export function osProcess(spec: ProcessSpec): OsProcess {
   let snapshot: ProcessSnapshot = { pid: undefined, draining: false, facts: {}, rssBytes: 0, lastExit: '' };
@@ -164,10 +168,8 @@ function launch(spec: ProcessSpec): ChildProcess {
   const command = [process.execPath, ...process.execArgv.filter((flag) => !flag.startsWith('--inspect'))];
   command.push(spec.script, 'role', spec.role);
   if (spec.cpus !== undefined) command.unshift('taskset', '-c', spec.cpus);
-  // Settings reach the child over IPC; left in its environment they would be a second, unchecked source.
-  const env = Object.fromEntries(
-    Object.entries(process.env).filter(([name]) => !/^(DYNACT_(?!CACHE)|NATS_)/.test(name)),
-  );
+  // Settings reach the child over IPC; left in its environment, secrets would be there for others to read.
+  const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !settingNames.has(name)));
   return spawn(command[0] as string, command.slice(1), {
     stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
     serialization: 'advanced',

@@ -101,7 +101,8 @@ let ending = false;
 function lastWords(kind: ExitReason['kind'], message: string, code: number): void {
   if (ending) return;
   ending = true;
-  if (kind === 'error') process.stderr.write(`${message}\n`);
+  // The parent gets the message; the log gets what only a developer can use, or what no parent is there to hear.
+  if (code === exitCodes.bug || !process.connected) process.stderr.write(`${message}\n`);
   process.exitCode = code;
   setTimeout(() => process.exit(code), 200).unref();
   tell({ type: 'ended', kind, message: message.slice(0, 2000) }, () => process.exit(code));

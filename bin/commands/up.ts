@@ -24,7 +24,7 @@ export async function up(options: Options): Promise<void> {
   const model = await resolveModel(config);
   const natsServer = config.nats.url === '' ? resolveToolchain().natsServer : '';
 
-  let stop = () => process.exit(130);
+  let stop: () => void = () => process.exit(130);
   let signals = 0;
   const onSignal = (signal: NodeJS.Signals) => {
     signals += 1;
