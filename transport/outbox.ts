@@ -22,15 +22,22 @@ export interface Parcel {
   readonly lane: string;
   readonly subject: string;
   readonly id: string;
+  /** From `nextSeq`; replaced if the parcel has to be overtaken. */
+  readonly seq: number;
+  /** The message as it is if it leaves at once. */
+  readonly first: Uint8Array;
   /** Size as counted against the bound. */
   readonly bytes: number;
   readonly budgetMs: number;
   /** Sent ahead, as `<id>#<n>`; the same on every attempt. */
   readonly chunks: readonly Uint8Array[];
+  /** The message as it is later, or under another number. */
   encode(seq: number, budgetMs: number): Uint8Array;
 }
 
 export interface Outbox {
+  /** Numbers grow over all lanes, so that an idle lane need not be remembered. */
+  nextSeq(): number;
   /** Resolves when stored. Rejects with NET_OUTBOX_FULL, NET_TIMEOUT, NET_REFUSED or NET_CLOSED. */
   put(parcel: Parcel): Promise<void>;
   readonly messages: number;
@@ -45,7 +52,7 @@ interface Entry {
   readonly deadline: number;
   readonly resolve: () => void;
   readonly reject: (error: NetError) => void;
-  /** 0 until first sent. */
+  readonly putAt: number;
   seq: number;
   /** The last attempt was turned away for sure, so later ones may have been stored before it. */
   refused: boolean;
@@ -65,6 +72,8 @@ interface Lane {
 const window = 64;
 const attemptMs = 5_000;
 const sweepMs = 100;
+/** A message that waited less than this says its time left well enough. */
+const freshMs = 5;
 const backoffMs = { least: 20, most: 1_000 } as const;
 
 export function createOutbox(bus: Bus, options: OutboxOptions = {}): Outbox {
@@ -96,15 +105,21 @@ export function createOutbox(bus: Bus, options: OutboxOptions = {}): Outbox {
     }
   }
 
+  function nextSeq(): number {
+    seq += 1;
+    return seq;
+  }
+
   function pump(key: string, lane: Lane): void {
     if (lane.failed.length > 0 && lane.inFlight === 0) {
       lane.failed.sort((a, b) => a.seq - b.seq);
       let behind = false;
       for (const entry of lane.failed) {
         behind ||= entry.refused || entry.seq < lane.highestStored;
-        if (behind) entry.seq = 0;
         entry.refused = false;
+        if (behind) entry.seq = nextSeq();
       }
+      if (behind) for (const entry of lane.waiting) entry.seq = nextSeq();
       lane.waiting.unshift(...lane.failed.splice(0));
     }
     const held = lane.failed.length > 0;
@@ -121,15 +136,13 @@ export function createOutbox(bus: Bus, options: OutboxOptions = {}): Outbox {
 
   function send(key: string, lane: Lane, entry: Entry, now: number): void {
     const { parcel } = entry;
-    if (entry.seq === 0) {
-      seq += 1;
-      entry.seq = seq;
-    }
     const left = entry.deadline - now;
     const patience = Math.min(attemptMs, left);
     lane.inFlight += 1;
     const stored = parcel.chunks.map((chunk, n) => bus.store(parcel.subject, chunk, `${parcel.id}#${n}`, patience));
-    stored.push(bus.store(parcel.subject, parcel.encode(entry.seq, left), parcel.id, patience));
+    const fresh = entry.seq === parcel.seq && now - entry.putAt < freshMs;
+    const message = fresh ? parcel.first : parcel.encode(entry.seq, left);
+    stored.push(bus.store(parcel.subject, message, parcel.id, patience));
     (stored.length === 1 ? (stored[0] as Promise<number>) : Promise.all(stored)).then(
       () => settle(key, lane, entry),
       (error: unknown) => settle(key, lane, entry, error),
@@ -207,6 +220,7 @@ export function createOutbox(bus: Bus, options: OutboxOptions = {}): Outbox {
       return bytes;
     },
     counters,
+    nextSeq,
     close,
     put(parcel) {
       if (closed || bus.state === 'closed') return Promise.reject(new NetError('NET_CLOSED'));
@@ -222,7 +236,9 @@ export function createOutbox(bus: Bus, options: OutboxOptions = {}): Outbox {
           lane = { waiting: [], failed: [], inFlight: 0, highestStored: 0, open: true, failures: 0, pausedUntil: 0 };
           lanes.set(parcel.lane, lane);
         }
-        lane.waiting.push({ parcel, deadline: clock.now() + parcel.budgetMs, resolve, reject, seq: 0, refused: false });
+        const putAt = clock.now();
+        const deadline = putAt + parcel.budgetMs;
+        lane.waiting.push({ parcel, putAt, deadline, resolve, reject, seq: parcel.seq, refused: false });
         pump(parcel.lane, lane);
       });
     },

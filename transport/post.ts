@@ -161,7 +161,7 @@ export function createPost(bus: Bus, options: OutboxOptions = {}): PostOffice {
       try {
         if (carriers[type] !== 'command') throw new TypeError(`${type} is no command`);
         counters.commands += 1;
-        return outbox.put(parcel(subject.mail(to), envelope(from, to, type, body, head, 0)));
+        return outbox.put(parcel(subject.mail(to), envelope(from, to, type, body, head, outbox.nextSeq())));
       } catch (error) {
         if (error instanceof NetError)
           return Promise.reject(new NetError('NET_REFUSED', { what: error.message }, error));
@@ -196,24 +196,27 @@ export function createPost(bus: Bus, options: OutboxOptions = {}): PostOffice {
   };
 }
 
-/** What the outbox needs to know of a command; `seq` and the time left are filled in at each attempt. */
+/** What the outbox needs to know of a command. */
 function parcel(subject: string, made: Envelope): Parcel {
   const { body, ...rest } = made;
   const whole = encodeEnvelope(made);
-  const base = { lane: `${made.from}>${made.to}`, subject, id: made.id, budgetMs: made.budgetMs };
+  const base = {
+    lane: `${made.from}>${made.to}`,
+    subject,
+    id: made.id,
+    seq: made.seq,
+    budgetMs: made.budgetMs,
+    bytes: whole.length,
+  };
   if (whole.length <= chunkBytes) {
     return {
       ...base,
-      bytes: whole.length,
+      first: whole,
       chunks: [],
       encode: (seq, budgetMs) => encodeCbor({ ...rest, seq, budgetMs, body }),
     };
   }
   const { chunks, manifest } = cut(made.id, encodeCbor(body));
-  return {
-    ...base,
-    bytes: whole.length,
-    chunks,
-    encode: (seq, budgetMs) => encodeCbor({ ...rest, seq, budgetMs, chunks: manifest }),
-  };
+  const encode = (seq: number, budgetMs: number) => encodeCbor({ ...rest, seq, budgetMs, chunks: manifest });
+  return { ...base, first: encode(made.seq, made.budgetMs), chunks, encode };
 }

@@ -46,7 +46,9 @@ const frame: fc.Arbitrary<StepFrame> = fc.record({
 describe('A step frame', () => {
   it('reads back as it was written', () => {
     fc.assert(
-      fc.property(frame, (f) => expect(decodeStep(encodeStep(f))).to.deep.equal(f)),
+      fc.property(frame, (f) => {
+        expect(decodeStep(encodeStep(f))).to.deep.equal(f);
+      }),
       { numRuns: 300 },
     );
   });

@@ -1,4 +1,7 @@
 /** The broker dies, freezes, fills up and says no; commands are neither lost, nor doubled, nor turned round. */
+import { spawn } from 'node:child_process';
+import path from 'node:path';
+import { pathToFileURL } from 'node:url';
 import { expect } from 'chai';
 import {
   announce,
@@ -345,5 +348,77 @@ describe('The outbox', () => {
     await gate.until(() => delivered === 2);
     expect(box.counters).to.deep.include({ delivered: 2, duplicates: 2 });
     box.stop();
+  });
+});
+
+describe('A connection whose reader has died', function () {
+  this.timeout(30_000);
+
+  it('is replaced by the watchdog, and everything that was read goes on being read', async () => {
+    const broker = await startBroker();
+    const bus = await broker.connect('decode');
+    const sender = await broker.connect('gateway');
+    const to = fresh();
+    const gate = new Gate();
+    const got: number[] = [];
+    await openMailbox(bus, to, (mail) => {
+      if (mail.type === 'Cancel') got.push(mail.body.reply.num);
+      gate.change();
+    });
+    // Past every guard, straight at the library: this is what a callback of the bus must never do.
+    bus.connection.subscribe('dyn.spec.down.>', {
+      callback() {
+        throw new Error('kills the reader');
+      },
+    });
+    await bus.flush();
+    const node = await broker.connect('node');
+    node.send('dyn.spec.down.decode.x', new Uint8Array(1));
+    await stateOf(bus, 'down');
+    await stateOf(bus, 'up');
+    await createPost(sender).command(fresh('gateway'), to, 'Cancel', cancel(1), head());
+    await gate.until(() => got.length === 1);
+    expect(bus.counters.reconnects).to.equal(1);
+    await broker.stop();
+  });
+});
+
+describe('A process that was frozen', function () {
+  this.timeout(60_000);
+
+  it('drops the mail that expired meanwhile, before it does anything, and reads the rest', async () => {
+    const broker = await startBroker();
+    const sender = await broker.connect('gateway');
+    const to = fresh();
+    const index = pathToFileURL(path.resolve(import.meta.dirname, '../../transport/index.js')).href;
+    const code = `import { connectNats, openMailbox, readCredentials } from ${JSON.stringify(index)};
+      const bus = await connectNats(readCredentials(${JSON.stringify(broker.server.credentialsFile('decode'))}));
+      await openMailbox(bus, ${JSON.stringify(to)}, (mail) => console.log('mail', mail.body.reply.num), {
+        onDropped: (code) => console.log(code),
+      });
+      console.log('open');`;
+    const child = spawn(process.execPath, ['--input-type=module', '-e', code], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    const gate = new Gate();
+    let output = '';
+    child.stdout.on('data', (data) => {
+      output += data;
+      gate.change();
+    });
+    await gate.until(() => output.includes('open'));
+    const post = createPost(sender);
+    const from = fresh('gateway', 'frontend');
+    await post.command(from, to, 'Cancel', cancel(1), head());
+    await gate.until(() => output.includes('mail 1'));
+    child.kill('SIGSTOP');
+    await post.command(from, to, 'Cancel', cancel(2), head({ budgetMs: 200 }));
+    await post.command(from, to, 'Cancel', cancel(3), head({ budgetMs: 60_000 }));
+    await elapse(400);
+    child.kill('SIGCONT');
+    await gate.until(() => output.includes('mail 3'));
+    expect(output.trim().split('\n')).to.deep.equal(['open', 'mail 1', 'NET_EXPIRED', 'mail 3']);
+    child.kill('SIGKILL');
+    await broker.stop();
   });
 });
