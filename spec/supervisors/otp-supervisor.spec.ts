@@ -434,6 +434,24 @@ describe('otp: supervisor', () => {
       await stopped;
     });
 
+    it('a child that is being added shares no fate with its siblings until it is up', async () => {
+      await begin('a', { strategy: 'one_for_all' });
+      puppets.x = puppet('x', trace);
+      p('x').starts = 'hold';
+      const added = supervisor.startChild({ name: 'x', child: p('x') });
+      await quiet();
+      await ends('a');
+      expect(states()).to.equal('a:up x:starting');
+      p('x').release();
+      await added;
+      expect(steps()).to.equal('+a +a +x');
+      await ends('a');
+      expect(states()).to.equal('a:up x:restarting');
+      p('x').release();
+      await quiet();
+      expect(steps()).to.equal('-x +a +x');
+    });
+
     it('a child that cannot start is not added', async () => {
       await begin('');
       const child = puppet('x');
