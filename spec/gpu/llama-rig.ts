@@ -1,0 +1,194 @@
+import { createHash } from 'node:crypto';
+import { existsSync, mkdtempSync, readFileSync } from 'node:fs';
+import { homedir, tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createLlamaEngine, type EngineRequest, type LlamaEngine, type LlamaEngineOptions } from '../../gpu/index.js';
+import { writeTinyModel } from '../../gpu/tiny-model.js';
+import type { BlockRef, Handoff, Sampling } from '../../transport/index.js';
+
+export const greedy: Sampling = {
+  temperature: 0,
+  topK: 0,
+  topP: 1,
+  minP: 0,
+  frequencyPenalty: 0,
+  presencePenalty: 0,
+  repetitionPenalty: 1,
+  logitBias: [],
+  seed: 1,
+};
+export const seeded: Sampling = { ...greedy, temperature: 0.9, topP: 0.95, topK: 60, repetitionPenalty: 1.1, seed: 42 };
+
+let tiny: string | undefined;
+/** A random-weight model, written once per run. */
+export function tinyModelFile(): string {
+  if (tiny === undefined) {
+    tiny = join(mkdtempSync(join(tmpdir(), 'dynact-tiny-')), 'tiny.gguf');
+    writeTinyModel(tiny);
+  }
+  return tiny;
+}
+
+/** The default model as set-up left it; undefined when set-up has not run. */
+export function defaultModelFile(): string | undefined {
+  const cache =
+    process.env['DYNACT_CACHE'] || join(process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache'), 'dynact');
+  const manifest = join(cache, 'manifest.json');
+  if (!existsSync(manifest)) return undefined;
+  const { model } = JSON.parse(readFileSync(manifest, 'utf8')) as { model?: { path: string } };
+  return model !== undefined && existsSync(model.path) ? model.path : undefined;
+}
+
+/** Token ids that depend on `id` alone. */
+export function prompt(id: number, length: number, vocabTokens: number): Uint32Array {
+  const digest = createHash('sha512').update(String(id)).digest();
+  return Uint32Array.from(
+    { length },
+    (_, i) => ((digest.readUInt32LE((i * 4) % 60) + i * 7919) % (vocabTokens - 10)) + 5,
+  );
+}
+
+export interface Result {
+  readonly tokens: number[];
+  readonly cached: number;
+  readonly blocks: BlockRef[];
+  readonly failed?: { readonly code: string; readonly message: string };
+}
+
+/** An engine whose requests are promises. */
+export interface Rig {
+  readonly engine: LlamaEngine;
+  readonly steps: () => number;
+  generate(prompt: Uint32Array, sampling: Sampling, options?: Partial<EngineRequest>): Promise<Result>;
+  /** Prefill at `from`, decode here: what comes out of both together. */
+  receive(from: Rig, prompt: Uint32Array, sampling: Sampling, options?: ReceiveOptions): Promise<Result>;
+  prefill(
+    prompt: Uint32Array,
+    sampling: Sampling,
+    haveBlocks: number,
+    options?: Partial<EngineRequest>,
+  ): Promise<Result & { key: number }>;
+}
+
+interface ReceiveOptions extends Partial<EngineRequest> {
+  /** Changes the descriptor on its way. */
+  readonly damage?: (handoff: Handoff) => Handoff;
+}
+
+interface Waiting {
+  tokens: number[];
+  cached: number;
+  blocks: BlockRef[];
+  open: number;
+  prefill: boolean;
+  done: (result: Result) => void;
+}
+
+let keys = 0;
+
+export async function openRig(path: string, options: Partial<LlamaEngineOptions> = {}): Promise<Rig> {
+  const engine = await createLlamaEngine({
+    model: 'm',
+    path,
+    sourceHash: 'spec',
+    format: 'source',
+    maxWaiting: 256,
+    ...options,
+  });
+  const waiting = new Map<number, Waiting>();
+  const end = (key: number, failed?: Result['failed']) => {
+    const entry = waiting.get(key);
+    waiting.delete(key);
+    if (entry === undefined) return;
+    const { tokens, cached, blocks } = entry;
+    entry.done({ tokens, cached, blocks, ...(failed === undefined ? {} : { failed }) });
+  };
+  let steps = 0;
+  engine.start({
+    step(step) {
+      steps++;
+      for (const { key, blocks } of step.exported) waiting.get(key)?.blocks.push(...blocks);
+      for (const [key, , , cached] of step.progress) {
+        const entry = waiting.get(key);
+        if (entry !== undefined) entry.cached = cached;
+      }
+      for (const { key, token, finish } of step.tokens) {
+        const entry = waiting.get(key);
+        entry?.tokens.push(token);
+        if (entry !== undefined && finish !== 0 && --entry.open === 0 && !entry.prefill) end(key);
+      }
+      for (const { key } of step.prefilled) end(key);
+      for (const { key, code, message } of step.failed) end(key, { code, message });
+    },
+    died(error) {
+      throw new Error(error.message);
+    },
+  });
+  const request = (
+    key: number,
+    tokens: Uint32Array,
+    sampling: Sampling,
+    extra: Partial<EngineRequest>,
+  ): EngineRequest => ({
+    key,
+    prompt: tokens,
+    choices: [{ index: 0, generated: new Uint32Array() }],
+    sampling,
+    maxTokens: 16,
+    minTokens: 0,
+    ignoreEos: true,
+    logprobs: 0,
+    cacheSalt: '',
+    ...extra,
+  });
+  const wait = (asked: EngineRequest, prefill: boolean) =>
+    new Promise<Result>((done) => {
+      waiting.set(asked.key, { tokens: [], cached: 0, blocks: [], open: asked.choices.length, prefill, done });
+    });
+  return {
+    engine,
+    steps: () => steps,
+    generate(tokens, sampling, extra = {}) {
+      const asked = request(++keys, tokens, sampling, extra);
+      const result = wait(asked, false);
+      const verdict = engine.generate(asked);
+      if (!verdict.ok) end(asked.key, verdict);
+      return result;
+    },
+    async prefill(tokens, sampling, haveBlocks, extra = {}) {
+      const asked = request(++keys, tokens, sampling, extra);
+      const result = wait(asked, true);
+      const verdict = engine.prefill(asked, haveBlocks, 10_000);
+      if (!verdict.ok) end(asked.key, verdict);
+      return { ...(await result), key: asked.key };
+    },
+    async receive(from, tokens, sampling, { damage = (same: Handoff) => same, ...extra } = {}) {
+      const asked = request(++keys, tokens, sampling, extra);
+      const reserved = engine.reserve(asked);
+      if (!reserved.ok) return { tokens: [], cached: 0, blocks: [], failed: reserved };
+      const { failed, ...sent } = await from.prefill(tokens, sampling, reserved.haveBlocks, extra);
+      if (failed !== undefined || from.engine.pool === undefined) throw new Error(failed?.message ?? 'no pool');
+      const { fingerprint, kvType, kvLayout } = from.engine.card;
+      const result = wait(asked, false);
+      const verdict = engine.commit(
+        asked.key,
+        damage({
+          pool: from.engine.pool,
+          fingerprint,
+          kvType,
+          layout: kvLayout,
+          blockTokens: 64,
+          promptTokens: tokens.length,
+          firstBlock: reserved.haveBlocks,
+          blocks: sent.blocks,
+          leaseMs: 10_000,
+        }),
+        sent.tokens.map((token, choice) => ({ choice, token, finished: false })),
+      );
+      if (!verdict.ok) end(asked.key, verdict);
+      const rest = await result;
+      from.engine.release(sent.key);
+      return { ...rest, tokens: [...sent.tokens, ...rest.tokens] };
+    },
+  };
+}
