@@ -33,7 +33,7 @@ export { type TinyModelOptions, tinyModel, writeTinyModel } from './tiny-model.j
 export type { Vocabulary } from './vocabulary.js';
 export {
   convertTo,
-  fastestFormat,
+  formatsFor,
   type PreparedWeights,
   type PrepareOptions,
   prepareWeights,

@@ -12,8 +12,9 @@ export interface WeightsTask {
   /** llama.h's llama_ftype. */
   readonly ftype: number;
   readonly threads: number;
+  readonly measureSource: boolean;
   /** False when the format is given and its quality is not in question. */
-  readonly measure: boolean;
+  readonly measureTarget: boolean;
 }
 
 export type WeightsAnswer =
@@ -42,12 +43,12 @@ async function work(task: WeightsTask): Promise<void> {
       const [perplexity] = (native as unknown as Measuring).perplexity(path, text, task.threads);
       await say({ type: 'measured', of: which, perplexity });
     };
-    if (task.measure) await measure('source', task.source);
+    if (task.measureSource) await measure('source', task.source);
     if (task.target === undefined) return;
     of = 'conversion';
     await native.quantize(task.source, task.target, task.ftype, task.threads);
     await say({ type: 'converted' });
-    if (task.measure) await measure('target', task.target);
+    if (task.measureTarget) await measure('target', task.target);
   } catch (error) {
     await say({ type: 'failed', of, message: error instanceof Error ? error.message : String(error) });
   }

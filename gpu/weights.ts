@@ -14,16 +14,24 @@ import { gpuErrors, type WeightsErrorCode } from './errors.js';
 import type { WeightsAnswer, WeightsTask } from './weights-child.js';
 
 /** `source` runs the canonical file as it is. */
-export type WeightsFormat = 'q4_0-pure' | 'iq4_nl-pure' | 'source';
+export type WeightsFormat = 'q4_0-pure' | 'iq4_nl-pure' | 'q8_0-pure' | 'source';
 
 /** Values of llama.h's llama_ftype. */
-const ftypes: Readonly<Record<Exclude<WeightsFormat, 'source'>, number>> = { 'q4_0-pure': 2, 'iq4_nl-pure': 25 };
+const ftypes: Readonly<Record<Exclude<WeightsFormat, 'source'>, number>> = {
+  'q4_0-pure': 2,
+  'iq4_nl-pure': 25,
+  'q8_0-pure': 7,
+};
 
-/** Fastest format by processor; the first row that fits counts. Measured: decision 0004. */
-const fastest: readonly { readonly arch: string; readonly flag?: string; readonly format: WeightsFormat }[] = [
-  { arch: 'x64', flag: 'avx512f', format: 'iq4_nl-pure' },
-  { arch: 'x64', format: 'q4_0-pure' },
-  { arch: 'arm64', format: 'q4_0-pure' },
+/** Formats by processor, fastest first; the first row that fits counts, and of it the first format that keeps the quality. Decision 0004. */
+const fastest: readonly {
+  readonly arch: string;
+  readonly flag?: string;
+  readonly formats: readonly WeightsFormat[];
+}[] = [
+  { arch: 'x64', flag: 'avx512f', formats: ['iq4_nl-pure', 'q8_0-pure'] },
+  { arch: 'x64', formats: ['q4_0-pure', 'q8_0-pure'] },
+  { arch: 'arm64', formats: ['q4_0-pure', 'q8_0-pure'] },
 ];
 
 /** A conversion may make the perplexity this much worse, no more. */
@@ -73,12 +81,12 @@ export interface PrepareOptions {
   readonly source: string;
   /** Converted weights go into `weights/` below it. */
   readonly cacheDir: string;
-  /** @default the fastest one on this processor */
+  /** Tries this one only. @default `formatsFor()`, in order, until one keeps the quality */
   readonly format?: WeightsFormat;
   readonly onProgress?: (progress: WeightsProgress) => void;
   /** Stops the conversion; what was begun is removed. */
   readonly signal?: AbortSignal;
-  /** @default 2 */
+  /** More than one collapses on shared cores (measured: 582 ms a step against 34). @default 1 */
   readonly threads?: number;
   /** For the conversion, or for another process to finish one. @default 600000 */
   readonly deadlineMs?: number;
@@ -97,10 +105,13 @@ export class WeightsError extends Error {
   }
 }
 
-/** The fastest format for a processor; its flags are those of /proc/cpuinfo. */
-export function fastestFormat(arch: string = process.arch, flags: ReadonlySet<string> = cpuFlags()): WeightsFormat {
+/** Formats worth trying on a processor, fastest first; its flags are those of /proc/cpuinfo. */
+export function formatsFor(
+  arch: string = process.arch,
+  flags: ReadonlySet<string> = cpuFlags(),
+): readonly WeightsFormat[] {
   const row = fastest.find((entry) => entry.arch === arch && (entry.flag === undefined || flags.has(entry.flag)));
-  return row?.format ?? 'source';
+  return row?.formats ?? ['source'];
 }
 
 function cpuFlags(): ReadonlySet<string> {
@@ -116,8 +127,15 @@ function cpuFlags(): ReadonlySet<string> {
  * Converts `source` to the fastest format, or finds that done. Safe to call from several processes at once. Rejects with
  * WeightsError: the source is missing or unusable, the disk is full, the deadline passed or `signal` fired.
  */
-export function prepareWeights(options: PrepareOptions): Promise<PreparedWeights> {
-  return prepare(options, options.format ?? fastestFormat(), true);
+export async function prepareWeights(options: PrepareOptions): Promise<PreparedWeights> {
+  const formats = options.format === undefined ? formatsFor() : [options.format];
+  let last: PreparedWeights | undefined;
+  for (const format of formats) {
+    // The source is measured once, whatever number of formats is tried.
+    last = await prepare(options, format, true, undefined, last?.card.perplexity.source ?? undefined);
+    if (last.card.used) return last;
+  }
+  return last ?? prepare(options, 'source', true);
 }
 
 /**
@@ -145,6 +163,7 @@ async function prepare(
   format: WeightsFormat,
   gate: boolean,
   expected?: string,
+  sourcePerplexity?: number,
 ): Promise<PreparedWeights> {
   const source = resolve(options.source);
   const report = (phase: WeightsProgress['phase'], fraction: number): void => options.onProgress?.({ phase, fraction });
@@ -168,7 +187,7 @@ async function prepare(
       const meanwhile = await known();
       if (meanwhile !== undefined) return meanwhile;
       await sweep(folder, `${basename(target)}.`);
-      const card = await convert(source, target, sourceHash, format, gate, options, report);
+      const card = await convert(source, target, sourceHash, format, gate, options, report, sourcePerplexity);
       await writeAtomic(cardPath, `${JSON.stringify(card, null, 2)}\n`);
       if (card.used && format !== 'source') await stampedHash(target, folder);
       report('measure', 1);
@@ -251,6 +270,7 @@ async function convert(
   gate: boolean,
   options: PrepareOptions,
   report: (phase: WeightsProgress['phase'], fraction: number) => void,
+  sourcePerplexity: number | undefined,
 ): Promise<WeightsCard> {
   const part = `${target}.${process.pid}.part`;
   const plain = plainCard(sourceHash);
@@ -260,13 +280,14 @@ async function convert(
         source,
         target: format === 'source' ? undefined : part,
         ftype: format === 'source' ? 0 : ftypes[format],
-        threads: options.threads ?? 2,
-        measure: gate,
+        threads: options.threads ?? 1,
+        measureSource: gate && sourcePerplexity === undefined,
+        measureTarget: gate,
       },
       options,
       report,
     );
-    const perplexity = { source: answers.source ?? null, result: answers.target ?? null };
+    const perplexity = { source: answers.source ?? sourcePerplexity ?? null, result: answers.target ?? null };
     if (format === 'source') return { ...plain, perplexity };
     const reason = answers.failure ?? tooMuchWorse(perplexity.source, perplexity.result);
     if (reason !== '') {
@@ -363,7 +384,7 @@ function inChild(
         task.target === undefined ? answers.source !== undefined : converted || answers.failure !== undefined;
       if (failed !== undefined) reject(failed);
       else if (complete && (code === 0 || answers.failure !== undefined)) resolve(answers);
-      else if (task.measure && answers.source === undefined) {
+      else if (task.measureSource && answers.source === undefined) {
         reject(new WeightsError('GPU_WEIGHTS_UNUSABLE', `the library ended with ${signal ?? code} on it`));
       } else {
         answers.failure = `the conversion process ended with ${signal ?? code}`;
