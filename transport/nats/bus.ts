@@ -46,7 +46,7 @@ export async function connectNats(options: NatsOptions): Promise<NatsBus> {
   const connection = await dial(options);
   try {
     checkServer(connection, options.url);
-    const manager = await jetstreamManager(connection, { checkAPI: false, timeout: 5_000 });
+    const manager = await jetstreamManager(connection, { checkAPI: false, timeout: 2_000 });
     await manager.getAccountInfo();
     return createBus(connection, manager, options);
   } catch (error) {
@@ -154,7 +154,10 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
     for (;;) {
       if (nc.isClosed() || state !== 'down') return;
       try {
-        await manager.getAccountInfo();
+        // Asked with little patience: while JetStream recovers, a question can vanish.
+        const answer = await nc.request('$JS.API.INFO', undefined, { timeout: 500 });
+        if (answer.json<{ error?: unknown }>().error !== undefined)
+          throw new NetError('NET_NO_JETSTREAM', { url: options.url });
         if (lost) return;
         counters.reconnects += 1;
         turn('up');
