@@ -5,6 +5,7 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { root } from '../bin/setup/clone.mjs';
+import { typescript } from '../bin/setup/typescript.mjs';
 import { checkLayers } from './layers.mjs';
 import { nativeTests } from './native.mjs';
 
@@ -17,7 +18,8 @@ const counts = { passed: 0, failed: 0, skipped: 0 };
 
 /** Each returns true if it holds; what it prints is for the person who has to fix it. */
 const gates = {
-  types: () => node(bin('typescript/bin/tsc'), '-p', 'tsconfig.json', '--noEmit'),
+  /** The build of set-up has checked the types of what it was made from. */
+  types: () => typescript.upToDate() || node(bin('typescript/bin/tsc'), '-p', 'tsconfig.json', '--noEmit'),
   lint: () => node(bin('@biomejs/biome/bin/biome'), 'check', '--error-on-warnings', '--max-diagnostics=50', '.'),
   layers() {
     const faults = checkLayers();
@@ -27,6 +29,7 @@ const gates = {
   unused: () => node(bin('knip/bin/knip.js'), '--no-progress'),
   native: () => nativeTests(command),
   async specs() {
+    if (!typescript.upToDate()) throw new Error('dist is not built from these sources: npm run build');
     const file = join(work, 'counts.json');
     const coverage = ['--reporter=text-summary', '--reporter=lcovonly', '--temp-directory', join(work, 'coverage')];
     const mocha = [bin('mocha/bin/mocha.js'), '--reporter', join(root, '.ci/reporter.cjs'), 'dist/spec/**/*.spec.js'];
