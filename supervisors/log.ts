@@ -40,13 +40,15 @@ export function logSink(
   return {
     line: (instance, text) => {
       // Native libraries write plain lines; they say so little of their weight that `info` has to do.
-      put(parseRecord(text) ?? { level: levels.info, time: Date.now(), instance, msg: text });
+      const { instance: about, ...record } = parseRecord(text) ?? { level: levels.info, time: Date.now(), msg: text };
+      // A line about another instance says so in a field of that name.
+      put({ ...record, instance, ...(about === undefined || about === instance ? {} : { about }) });
     },
     log: { debug: own('debug'), info: own('info'), warn: own('warn'), error: own('error') },
   };
 }
 
-function parseRecord(text: string): Record<string, unknown> | undefined {
+function parseRecord(text: string): Readonly<Record<string, unknown>> | undefined {
   if (!text.startsWith('{"level":')) return undefined;
   try {
     return JSON.parse(text) as Record<string, unknown>;

@@ -114,7 +114,7 @@ describe('The state folder of a node', function () {
       const garbage = connect(state.control);
       garbage.write('x'.repeat(100_000));
       garbage.on('error', quiet);
-      await once(garbage, 'close');
+      await new Promise<void>((closed) => garbage.once('close', () => closed()));
       const wrong = connect(state.control);
       wrong.write('{"type":"reboot"}\n');
       expect(String((await once(wrong, 'data'))[0])).to.contain('unknown request');
