@@ -5,7 +5,7 @@ export { type ResolvedConfig, type Setting, settings } from './config-schema.js'
 export { nodeStatus, stopNode } from './control.js';
 export { describe, isSupervisorError, SupervisorError, type SupervisorErrorCode } from './errors.js';
 export { type LogSink, logSink } from './log.js';
-export { resolveModel } from './model.js';
+export { type ModelSource, modelSource, resolveModel } from './model.js';
 export type { Node, NodeOptions } from './node.js';
 export { packageRoot, packageVersion } from './package-root.js';
 export { lockHolder } from './state-dir.js';

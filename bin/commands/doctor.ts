@@ -11,8 +11,8 @@ import {
   cacheFolder,
   describe,
   lockHolder,
+  modelSource,
   type ResolvedConfig,
-  resolveModel,
   resolveToolchain,
 } from '../../supervisors/index.js';
 import type { Options } from './main.js';
@@ -106,11 +106,13 @@ async function natsServer(config: ResolvedConfig): Promise<Finding> {
 }
 
 async function model(config: ResolvedConfig): Promise<Finding> {
-  const { id, path, sourceHash } = await resolveModel(config);
-  if (path === '') return { ok: true, detail: `${id}: needs no weights` };
+  const source = await modelSource(config);
+  if (source === undefined) return { ok: true, detail: `${config.model.id}: needs no weights` };
+  const { id, path, sha256 } = source;
+  if (sha256 === undefined) return { ok: true, detail: `${id}: ${path}` };
   const hash = createHash('sha256');
   for await (const chunk of createReadStream(path, { highWaterMark: 1024 * 1024 })) hash.update(chunk as Buffer);
-  const ok = hash.digest('hex') === sourceHash;
+  const ok = hash.digest('hex') === sha256;
   return { ok, detail: `${id}: ${path}${ok ? '' : ' is damaged'}`, advice: `delete ${path} and run npm run setup` };
 }
 

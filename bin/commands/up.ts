@@ -21,7 +21,7 @@ export async function up(options: Options): Promise<void> {
     },
     (text) => process.stderr.write(text),
   );
-  const model = await resolveModel(config);
+  const model = await resolveModel(config, (text) => sink.log.info(text));
   const natsServer = config.nats.url === '' ? resolveToolchain().natsServer : '';
 
   let stop: () => void = () => process.exit(130);
