@@ -6,8 +6,10 @@
 import * as nact from 'nact';
 import { type Behaviour, createKernel, type Log, type Ref, systemWorld } from '../actors/index.js';
 import { address, type Post } from '../transport/index.js';
+import type { Bench } from './bench.js';
+import { figure, ratio } from './outcome.js';
 
-export interface KernelBench {
+interface KernelRates {
   /** Messages per second, median of the rounds. */
   readonly oneActor: { readonly kernel: number; readonly nact: number };
   readonly pingPong: { readonly kernel: number; readonly nact: number };
@@ -17,7 +19,7 @@ export interface KernelBench {
   readonly bytesPerActor: number;
 }
 
-export interface KernelBenchOptions {
+interface KernelLoad {
   /** Messages per round. Default 200,000. */
   readonly messages?: number;
   /** Default 5; the first is thrown away. */
@@ -157,7 +159,7 @@ async function bytesPerActor(): Promise<number> {
 }
 
 /** Rates of the kernel and of nact alone. Takes a few seconds; bytes per actor are exact only under `--expose-gc`. */
-export async function kernelBench({ messages = 200_000, rounds = 5 }: KernelBenchOptions = {}): Promise<KernelBench> {
+async function kernelRates({ messages = 200_000, rounds = 5 }: KernelLoad): Promise<KernelRates> {
   const both = async (kernel: () => Promise<void>, raw: () => Promise<void>) => ({
     kernel: await rate(rounds, messages, kernel),
     nact: await rate(rounds, messages, raw),
@@ -178,3 +180,33 @@ export async function kernelBench({ messages = 200_000, rounds = 5 }: KernelBenc
     bytesPerActor: await bytesPerActor(),
   };
 }
+
+export const kernelBench: Bench = {
+  summary: 'local messages per second of the actor kernel, beside nact alone',
+  help: `  --messages N        messages per round (200000)
+  --rounds N          rounds, of which the first is thrown away (5)`,
+  options: { messages: { type: 'string' }, rounds: { type: 'string' } },
+  async run(options) {
+    const rates = await kernelRates({
+      ...(options.messages === undefined ? {} : { messages: Number(options.messages) }),
+      ...(options.rounds === undefined ? {} : { rounds: Number(options.rounds) }),
+    });
+    const { oneActor, thousandActors, pingPong, bytesPerActor } = rates;
+    return {
+      figures: [
+        figure('one_actor', 'to one actor', 'messages/s', oneActor.kernel, { atLeast: 1_000_000 }),
+        ratio('one_actor_ratio', 'to one actor, beside nact', 'messages/s', oneActor.kernel, oneActor.nact),
+        ratio(
+          'thousand_actors_ratio',
+          'to a thousand actors',
+          'messages/s',
+          thousandActors.kernel,
+          thousandActors.nact,
+        ),
+        ratio('ping_pong_ratio', 'one message between two actors', 'messages/s', pingPong.kernel, pingPong.nact),
+        figure('bytes_per_actor', 'heap of an idle actor', 'bytes', bytesPerActor),
+      ],
+      details: { ...rates },
+    };
+  },
+};
