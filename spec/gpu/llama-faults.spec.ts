@@ -38,8 +38,8 @@ const damages: readonly (readonly [string, Damage])[] = [
   ['points across the end of the pool', (h) => block(0, () => ({ offset: h.pool.bytes - 100 }))(h)],
   ['points at an older pool', (h) => ({ ...h, pool: { ...h.pool, epoch: h.pool.epoch + 1 } })],
   ["points at another owner's pool", (h) => ({ ...h, pool: { ...h.pool, owner: 'stranger' } })],
-  ['points at a file that is no pool', (h) => ({ ...h, pool: { ...h.pool, fd: 0 } })],
-  ['points at a process that is gone', (h) => ({ ...h, pool: { ...h.pool, pid: 2 ** 22 + 1 } })],
+  ['points at a file that is no pool', (h) => ({ ...h, pool: { ...h.pool, owner: 'unmapped', fd: 0 } })],
+  ['points at a process that is gone', (h) => ({ ...h, pool: { ...h.pool, owner: 'departed', pid: 2 ** 22 + 1 } })],
 ];
 
 describe('Faults of the embedded engine', function () {
@@ -68,6 +68,8 @@ describe('Faults of the embedded engine', function () {
     const { tokens, failed } = await receiver.receive(sender, input, greedy);
     expect(failed).to.equal(undefined);
     expect(tokens).to.deep.equal(expected.tokens);
+    // Commands are in order: once this is through, the releases before it are too.
+    await sender.generate(prompt(8, 5, sender.engine.card.vocabTokens), greedy);
     expect(sender.engine.load().exportedBlocks).to.equal(0);
   });
 
