@@ -34,6 +34,15 @@ const fastest: readonly {
   { arch: 'arm64', formats: ['q4_0-pure', 'q8_0-pure'] },
 ];
 
+/**
+ * Sources whose 4-bit formats have failed the gate on every machine they were tried on (decision 0004): trying them again at each first
+ * start costs minutes and teaches nothing. The format that is left is still measured.
+ */
+const settled: Readonly<Record<string, readonly WeightsFormat[]>> = {
+  // SmolLM2-135M-Instruct, Q4_1
+  b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53: ['q8_0-pure'],
+};
+
 /** A conversion may make the perplexity this much worse, no more. */
 const worstRatio = 1.05;
 
@@ -128,7 +137,7 @@ function cpuFlags(): ReadonlySet<string> {
  * WeightsError: the source is missing or unusable, the disk is full, the deadline passed or `signal` fired.
  */
 export async function prepareWeights(options: PrepareOptions): Promise<PreparedWeights> {
-  const formats = options.format === undefined ? formatsFor() : [options.format];
+  const formats = options.format === undefined ? await candidates(options) : [options.format];
   let last: PreparedWeights | undefined;
   for (const format of formats) {
     // The source is measured once, whatever number of formats is tried.
@@ -136,6 +145,18 @@ export async function prepareWeights(options: PrepareOptions): Promise<PreparedW
     if (last.card.used) return last;
   }
   return last ?? prepare(options, 'source', true);
+}
+
+async function candidates(options: PrepareOptions): Promise<readonly WeightsFormat[]> {
+  try {
+    const folder = join(options.cacheDir, 'weights');
+    await mkdir(folder, { recursive: true });
+    const { sha256 } = await stampedHash(resolve(options.source), folder);
+    return settled[sha256] ?? formatsFor();
+  } catch {
+    // `prepare` meets the same trouble and names it.
+    return formatsFor();
+  }
 }
 
 /**

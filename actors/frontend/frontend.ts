@@ -15,7 +15,14 @@ import type { Behaviour, Ctx, Ref } from '../kernel/contract.js';
 import { clientError, meaningOf, type RefusalCode } from '../refusals.js';
 import type { RouterMessage, RouterReply } from '../router/router.js';
 import { type Arrival, arrive } from './delivery.js';
-import type { DetokenizerFactory, FrontendRequest, Preprocessor, RequestSummary, TokenLogprob } from './ports.js';
+import type {
+  DetokenizerFactory,
+  FrontendRequest,
+  Prepared,
+  Preprocessor,
+  RequestSummary,
+  TokenLogprob,
+} from './ports.js';
 import { type ChoiceState, nextPhase, type PhaseEvent, type Request } from './request.js';
 import { stopScanner } from './stop-strings.js';
 
@@ -149,8 +156,7 @@ export function frontendActor(
       trace: message.trace,
       acceptedAt: now,
       prepared,
-      // Drawn once: every attempt samples with the same seed.
-      sampling: { ...prepared.sampling, seed: prepared.sampling.seed ?? Math.floor(ctx.random() * 2 ** 48) },
+      sampling: { ...prepared.sampling, seed: prepared.sampling.seed ?? drawSeed(prepared, ctx) },
       phase: 'accepted',
       attempt: 1,
       placement: undefined,
@@ -181,6 +187,10 @@ export function frontendActor(
     move(r, 'admit');
     askRouter(r, ctx);
   }
+
+  /** Drawn once: every attempt samples with the same seed. Greedy sampling draws nothing, so equal requests stay equal. */
+  const drawSeed = (prepared: Prepared, ctx: C) =>
+    prepared.sampling.temperature === 0 ? 0 : Math.floor(ctx.random() * 2 ** 48);
 
   function closedBecause(state: FrontendState): RefusalCode | undefined {
     if (state.draining) return 'DRAINING';
