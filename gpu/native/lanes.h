@@ -9,7 +9,8 @@ namespace dynact {
 typedef float f32x8 __attribute__((vector_size(32)));
 typedef int32_t i32x8 __attribute__((vector_size(32)));
 
-#if defined(__x86_64__)
+// (ThreadSanitizer is not up yet when such a choice is made.)
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
 // One copy of the function per instruction set, chosen when the addon loads.
 #define DYNACT_DISPATCH __attribute__((target_clones("avx2", "default")))
 #else

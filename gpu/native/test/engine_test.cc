@@ -82,6 +82,8 @@ struct Rig {
     else engine->use_sink(std::move(sink));
   }
 
+  ~Rig() { engine.reset(); }  // its thread writes into what is below
+
   void take(StepEvents&& e) {
     std::lock_guard<std::mutex> lock(mutex);
     CHECK(e.steps >= steps);
