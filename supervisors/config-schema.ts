@@ -93,9 +93,9 @@ export const ConfigSchema = group({
     kind: oneOf(['llama', 'mock'], { default: 'llama', flag: '--engine', description: 'what computes the tokens' }),
     gpu: oneOf(['cpu', 'cuda'], { default: 'cpu', flag: '--gpu', description: 'where the llama engine computes' }),
     slots: count(1, 256, {
-      default: 16,
+      default: 8,
       flag: '--slots',
-      description: 'sequences a decode worker runs at once; each holds KV for contextTokens',
+      description: 'sequences a decode worker runs at once; each holds KV for contextTokens (90 MB with the defaults)',
     }),
     prefillSlots: count(1, 256, {
       default: 4,
@@ -106,7 +106,7 @@ export const ConfigSchema = group({
       flag: '--threads',
       description: 'compute threads per worker; 0 = the cores divided by the workers, at least 1',
     }),
-    prefillChunkTokens: count(64, 65_536, {
+    prefillChunkTokens: count(64, 512, {
       default: 256,
       description: 'prompt tokens per engine step, a multiple of 64; smaller = other requests wait less',
     }),
@@ -114,14 +114,6 @@ export const ConfigSchema = group({
       default: 256 * MiB,
       flag: '--kv-cache-bytes',
       description: 'host memory for KV of finished prompts, per worker; 0 = no prefix cache',
-    }),
-    poolBytes: count(MiB, 1024 * 1024 * MiB, {
-      default: 512 * MiB,
-      description: 'shared memory a prefill worker offers KV in; pages are taken on first use',
-    }),
-    exactness: oneOf(['strict', 'fast'], {
-      default: 'strict',
-      description: 'strict = only KV computed by prefill is cached, so equal requests get equal answers; fast = all',
     }),
   }),
   mock: group({
@@ -150,11 +142,6 @@ export const ConfigSchema = group({
     queueLength: count(0, 1_000_000, {
       default: 1024,
       description: 'requests that may wait for a worker, per gateway; one more is told 529',
-    }),
-    inhibitMs: count(0, hour, {
-      default: 5000,
-      alias: [{ name: 'DYN_RUNTIME_INHIBITED_DURATION_SECS', times: 1000 }],
-      description: 'a worker that failed is left out this long, longer each time',
     }),
   }),
   deadlines: group({
@@ -249,8 +236,7 @@ export const ConfigSchema = group({
     }),
     backoffMaxMs: count(1, hour, {
       default: 10_000,
-      description:
-        'longest wait; with intensity 10 per minute a crash loop stays visible for minutes before the node ends',
+      description: 'longest wait between two restarts of a process that keeps failing',
     }),
   }),
   log: group({
