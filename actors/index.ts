@@ -1,31 +1,6 @@
 /** Actors: the kernel they run on, and one folder per role. */
-export type {
-  Behaviour,
-  Ctx,
-  DeadLetter,
-  ExitReason,
-  Kernel,
-  Log,
-  Recorder,
-  Ref,
-  TimerId,
-  World,
-} from './kernel/contract.js';
-export type { Dispatcher, Runnable } from './kernel/dispatcher.js';
-export { ActorError, type ActorErrorCode, actorErrors } from './kernel/errors.js';
-export { createKernel, type KernelOptions } from './kernel/kernel.js';
-export { nactDispatcher } from './kernel/nact-dispatcher.js';
-export { type SeededDispatcher, seededDispatcher } from './kernel/seeded-dispatcher.js';
-export { type SystemWorldOptions, systemWorld } from './kernel/system-world.js';
-export {
-  type LogLine,
-  type Posted,
-  seededRandom,
-  type VirtualWorld,
-  type VirtualWorldOptions,
-  virtualWorld,
-} from './kernel/virtual-world.js';
-export { type BeaconMessage, beaconActor, beatMs } from './beacon/beacon.js';
+
+export { type BeaconMessage, beaconActor } from './beacon/beacon.js';
 export { decodeActor } from './decode/decode.js';
 export {
   type FrontendConfig,
@@ -49,8 +24,33 @@ export type {
   Usage,
 } from './frontend/ports.js';
 export { type GpuMessage, type GpuNews, gpuActor } from './gpu/gpu.js';
+export type {
+  Behaviour,
+  Ctx,
+  DeadLetter,
+  ExitReason,
+  Kernel,
+  Log,
+  Recorder,
+  Ref,
+  TimerId,
+  World,
+} from './kernel/contract.js';
+export type { Dispatcher, Runnable } from './kernel/dispatcher.js';
+export type { ActorErrorCode } from './kernel/errors.js';
+export { createKernel, type KernelOptions } from './kernel/kernel.js';
+export { type SeededDispatcher, seededDispatcher } from './kernel/seeded-dispatcher.js';
+export { type SystemWorldOptions, systemWorld } from './kernel/system-world.js';
+export {
+  type LogLine,
+  type Posted,
+  seededRandom,
+  type VirtualWorld,
+  type VirtualWorldOptions,
+  virtualWorld,
+} from './kernel/virtual-world.js';
 export { prefillActor } from './prefill/prefill.js';
-export { clientError, meaningOf, type RefusalCode, type RefusalMeaning, refusals } from './refusals.js';
+export type { RefusalCode, RefusalMeaning } from './refusals.js';
 export { type RegistryMessage, registryActor } from './registry/registry.js';
 export type { RoutingMode } from './router/policy.js';
 export { type RouterConfig, type RouterMessage, routerActor } from './router/router.js';

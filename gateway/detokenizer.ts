@@ -39,7 +39,7 @@ export class PieceTable {
   }
 }
 
-export function openDetokenizer(pieces: PieceTable): Detokenizer {
+function openDetokenizer(pieces: PieceTable): Detokenizer {
   let held = nothing;
   return {
     push(token) {

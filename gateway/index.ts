@@ -2,9 +2,9 @@
 export { createDetokenizers } from './detokenizer.js';
 export { type GatewayErrorCode, gatewayErrors } from './errors.js';
 export { createGateway, type Gateway, type GatewayOptions, type Listen } from './gateway.js';
-export { defaultLimits, type GatewayLimits } from './limits.js';
+export type { GatewayLimits } from './limits.js';
 export type { Labels, Sample } from './metrics.js';
 export { createModelRegistry, type ModelRegistry, type ServedModel } from './models.js';
 export { createPreprocessor } from './preprocessor.js';
 export type { GatewayStatus } from './routes/operations.js';
-export { noTracing, startTracing, type Tracing } from './tracing.js';
+export { startTracing, type Tracing } from './tracing.js';

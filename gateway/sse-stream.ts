@@ -34,6 +34,10 @@ export class SseStream implements ClientStream, HubStream {
   #firstDone = false;
   /** Events not yet given to the socket. */
   #out = '';
+  /** `#out` is all ASCII: its characters are its bytes, and writing it costs half. */
+  #ascii = true;
+  /** The parts around the text are. */
+  #framesAreAscii = true;
   #awake = false;
   /** Headers and first events are out; `raw` holds nothing back. */
   #flushed = false;
@@ -55,6 +59,7 @@ export class SseStream implements ClientStream, HubStream {
     this.#latency = this.#context.metrics.latency(api, prepared.model);
     const chunks = new Chunks(api, id, Math.floor(Date.now() / 1000), prepared, this.#includeUsage);
     this.#chunks = chunks;
+    this.#framesAreAscii = isAscii(prepared.model);
     this.#choices = Array.from({ length: prepared.n }, () => ({ sent: 0, lastAt: 0, held: [] }));
     raw.writeHead(200, {
       'content-type': 'text/event-stream; charset=utf-8',
@@ -84,8 +89,8 @@ export class SseStream implements ClientStream, HubStream {
     if (logprobs !== undefined && logprobs.length > 0) state.held.push(...logprobs);
     // Bytes that are not yet a character make no event; their log probabilities wait for it.
     if (text === '') return;
-    if (state.held.length === 0) this.#write(this.#chunks.text(choice, text));
-    else this.#write(this.#withLogprobs(choice, state, text));
+    if (state.held.length === 0) this.#write(this.#chunks.text(choice, text), isAscii(text));
+    else this.#write(this.#withLogprobs(choice, state, text), false);
     state.sent += text.length;
   }
 
@@ -93,7 +98,7 @@ export class SseStream implements ClientStream, HubStream {
     const state = this.#choices[choice];
     if (state === undefined || this.#chunks === undefined || this.#exchange.ended || this.#finishing) return;
     const rest = state.held.length > 0 ? this.#withLogprobs(choice, state, '') : '';
-    this.#write(rest + this.#chunks.finish(choice, reason));
+    this.#write(rest + this.#chunks.finish(choice, reason), rest === '');
   }
 
   end(usage: Usage): void {
@@ -110,7 +115,7 @@ export class SseStream implements ClientStream, HubStream {
       return;
     }
     // No [DONE]: a client must not take what it has for the whole answer.
-    this.#write(`data: ${errorBody(error)}\n\n`);
+    this.#write(`data: ${errorBody(error)}\n\n`, false);
     this.#finishing = true;
     this.#exchange.settle('failed', error.code ?? error.type);
   }
@@ -119,7 +124,9 @@ export class SseStream implements ClientStream, HubStream {
     this.#awake = false;
     const { raw } = this.#exchange;
     const out = this.#out;
+    const ascii = this.#ascii && this.#framesAreAscii;
     this.#out = '';
+    this.#ascii = true;
     if (raw.destroyed || raw.writableEnded) return;
     if (this.#finishing) {
       raw.end(out);
@@ -130,7 +137,8 @@ export class SseStream implements ClientStream, HubStream {
     if (this.#flushed && raw.chunkedEncoding && socket !== null) {
       // One string to the socket in the chunk framing that `raw` has announced: a third cheaper than `raw.write`, which hands
       // four pieces over.
-      socket.write(`${Buffer.byteLength(out).toString(16)}\r\n${out}\r\n`);
+      const bytes = ascii ? out.length : Buffer.byteLength(out);
+      socket.write(`${bytes.toString(16)}\r\n${out}\r\n`, ascii ? 'latin1' : 'utf8');
     } else {
       this.#flushed = true;
       raw.write(out);
@@ -146,9 +154,11 @@ export class SseStream implements ClientStream, HubStream {
     this.#write(': keep-alive\n\n');
   }
 
-  #write(events: string): void {
+  /** `ascii`: what varies in these events is. False is always right. */
+  #write(events: string, ascii = true): void {
     this.#quietTicks = 0;
     this.#out += events;
+    if (!ascii) this.#ascii = false;
     if (this.#awake) return;
     this.#awake = true;
     this.#context.hub.wake(this);
@@ -166,3 +176,7 @@ export class SseStream implements ClientStream, HubStream {
     return chunks.textWithLogprobs(choice, text, logprobs);
   }
 }
+
+// biome-ignore lint/suspicious/noControlCharactersInRegex: all of ASCII is meant.
+const asciiOnly = /^[\x00-\x7f]*$/;
+const isAscii = (text: string): boolean => asciiOnly.test(text);

@@ -7,11 +7,11 @@ import type { PieceTable } from './detokenizer.js';
 
 const json = JSON.stringify;
 
-export function responseId(api: Api, id: string): string {
+function responseId(api: Api, id: string): string {
   return `${api === 'chat' ? 'chatcmpl' : 'cmpl'}-${id}`;
 }
 
-export function usageJson(usage: Usage): string {
+function usageJson(usage: Usage): string {
   return json({
     prompt_tokens: usage.promptTokens,
     completion_tokens: usage.completionTokens,

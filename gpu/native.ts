@@ -94,7 +94,7 @@ export interface NativeLibrary {
 export type Device = 'cpu' | 'cuda';
 
 /** Folder of the shared libraries in the npm platform package. */
-export function libraryFolder(device: Device): string {
+function libraryFolder(device: Device): string {
   const platform = `linux-${process.arch}`;
   const name = device === 'cuda' ? `${platform}-cuda` : platform;
   return join(packageRoot(), 'node_modules/@node-llama-cpp', name, 'bins', name);

@@ -6,7 +6,7 @@ interface Kind {
   readonly meaning: string;
 }
 
-export const supervisorErrors = {
+const supervisorErrors = {
   SUP_CONFIG_FILE: {
     message: 'configuration file {0}: {1}',
     retryable: false,

@@ -4,7 +4,7 @@
  */
 import { connect } from 'node:net';
 
-export function probeNats(host: string, port: number, timeoutMs: number): Promise<boolean> {
+function probeNats(host: string, port: number, timeoutMs: number): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect({ host, port });
     const finish = (alive: boolean) => {

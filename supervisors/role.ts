@@ -1,6 +1,6 @@
 /** The child's side of `os-process.ts`: one role in one process, from the boot message to its last words. */
-import { constants, openSync } from 'node:fs';
 import type { ExitReason } from '../actors/index.js';
+import { holdNatsServer } from '../transport/index.js';
 import type { GatewayBoot, ListenHandle, RunningTree, WorkerBoot } from './boot.js';
 import { describe } from './errors.js';
 import { exitCodes, type FromChild, factsEveryMs, type Role, type ToChild } from './ipc.js';
@@ -69,10 +69,10 @@ export async function serveRole(
   );
 }
 
-/** Held until this process ends; opening for reading and writing never blocks on a FIFO. */
+/** Until this process ends. */
 function holdBroker(holders: string): void {
   try {
-    openSync(holders, constants.O_RDWR);
+    holdNatsServer(holders);
   } catch {
     // The broker has just been replaced by its next life; the node still holds that one.
   }

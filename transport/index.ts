@@ -1,14 +1,12 @@
-export { type Address, type AddressParts, address, type Component, isAddress, parts } from './address.js';
+export { type Address, type AddressParts, address, type Component, parts } from './address.js';
 export type { Bus, BusState, KvEntry, Stop, Stored } from './bus.js';
-export { type Clock, realClock } from './clock.js';
+export type { Clock } from './clock.js';
 export type { DeadMail } from './dead-letters.js';
 export {
-  checkEnvelope,
   type Decoded,
   decodeCbor,
   decodeEnvelope,
   encodeCbor,
-  encodeEnvelope,
   type Fault,
 } from './envelope.js';
 export { isNetError, type NetCode, NetError, netErrors } from './errors.js';
@@ -16,7 +14,6 @@ export { type FrameHandlers, type FrameListener, listenFrames } from './frames.j
 export { type Mailbox, type MailboxOptions, openMailbox } from './mailbox.js';
 export {
   createMemoryBroker,
-  createMemoryBus,
   type Hop,
   type MemoryBroker,
   type MemoryBrokerOptions,
@@ -27,7 +24,6 @@ export {
   bodies,
   type Carrier,
   type Choice,
-  carriers,
   type FinishCode,
   finishCodes,
   type Handoff,
@@ -41,7 +37,7 @@ export {
 } from './messages.js';
 export { connectNats, type NatsBus, type NatsOptions } from './nats/bus.js';
 export { type EnsureOptions, ensureStreams } from './nats/ensure.js';
-export { permissionsOf, type Role } from './nats/permissions.js';
+export type { Role } from './nats/permissions.js';
 export { identify, isAlive, type ProcessIdentity } from './nats/process-identity.js';
 export {
   type Credentials,
@@ -70,5 +66,5 @@ export {
   watchInstances,
 } from './registry.js';
 export { decodeStep, encodeStep, isStepFrame } from './step-frame.js';
-export { defaultStreamSettings, type StreamSettings, type Tape } from './streams.js';
+export type { StreamSettings, Tape } from './streams.js';
 export { type FrameKind, matches, type StreamName, type Subjects, subjects } from './subjects.js';

@@ -401,11 +401,6 @@ export function createMemoryBroker(options: MemoryBrokerOptions): MemoryBroker {
   };
 }
 
-/** A broker of its own with one client. */
-export function createMemoryBus(options: MemoryBrokerOptions): Bus {
-  return createMemoryBroker(options).connect();
-}
-
 /** The first message after `seq`; messages are in order. */
 function firstAfter(messages: readonly Kept[], seq: number): Kept | undefined {
   let low = 0;

@@ -33,7 +33,7 @@ export const Sampling = Type.Object({
 export type Sampling = Static<typeof Sampling>;
 
 /** One completion of a request. `generated` is what the client already has: non-empty only after a migration. */
-export const Choice = Type.Object({ index: Type.Integer({ minimum: 0, maximum: 127 }), generated: Tokens });
+const Choice = Type.Object({ index: Type.Integer({ minimum: 0, maximum: 127 }), generated: Tokens });
 export type Choice = Static<typeof Choice>;
 
 /** All that a worker must know to serve one request; the same bytes go to P and D, and again to the next attempt. */
@@ -54,7 +54,7 @@ export const Work = Type.Object({
 export type Work = Static<typeof Work>;
 
 /** Where answers go. `num` is never reused within a gateway incarnation, so nothing late can reach a stranger. */
-export const ReplyTo = Type.Object({ gateway: Incarnation, num: Count });
+const ReplyTo = Type.Object({ gateway: Incarnation, num: Count });
 export type ReplyTo = Static<typeof ReplyTo>;
 
 /** A shared-memory pool as its owner advertises it; a peer maps it read-only (design 6.5). */
@@ -101,6 +101,11 @@ export type Handoff = Static<typeof Handoff>;
 export const Leg = Type.Union([Type.Literal('prefill'), Type.Literal('decode')]);
 export type Leg = Static<typeof Leg>;
 
+/** For each of some tokens: its log probability and its alternatives, as step frames carry them. */
+const TokenLogprobs = Type.Array(
+  Type.Tuple([Type.Number(), Type.Array(Type.Tuple([Count, Type.Number()]), { maxItems: 64 })]),
+);
+
 /** Message bodies by type. */
 export const bodies = {
   // commands: JetStream MAIL
@@ -114,7 +119,10 @@ export const bodies = {
   PrefillDone: Type.Object({
     reply: ReplyTo,
     handoff: Handoff,
-    first: Type.Array(Type.Object({ choice: Count, token: Count, finish: Count }), { maxItems: 128 }),
+    first: Type.Array(
+      Type.Object({ choice: Count, token: Count, finish: Count, logprobs: Type.Optional(TokenLogprobs) }),
+      { maxItems: 128 },
+    ),
     cachedTokens: Count,
   }),
   /** gateway → P and D: stop now. Leaves a tombstone, for it may overtake what it cancels. */
@@ -166,12 +174,19 @@ export const bodies = {
 
   // queries: core request on query.<component>.<incarnation>.<actor>
   /** gateway → worker: repeat the tokens of every choice from `positions[choice]` on. */
-  Resync: Type.Object({ reply: ReplyTo, positions: Type.Array(Type.Tuple([Count, Count]), { maxItems: 128 }) }),
+  Resync: Type.Object({ reply: ReplyTo, attempt: Count, positions: Type.Array(Type.Tuple([Count, Count]), { maxItems: 128 }) }),
   Resynced: Type.Object({
     known: Type.Boolean(),
-    items: Type.Array(Type.Object({ choice: Count, position: Count, tokens: Tokens, finish: Count }), {
-      maxItems: 128,
-    }),
+    items: Type.Array(
+      Type.Object({
+        choice: Count,
+        position: Count,
+        tokens: Tokens,
+        finish: Count,
+        logprobs: Type.Optional(TokenLogprobs),
+      }),
+      { maxItems: 128 },
+    ),
   }),
 } as const;
 

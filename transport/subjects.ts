@@ -14,7 +14,7 @@
  *   dead.<component>                          what could not be handled              stream DEAD
  *   query.<component>.<incarnation>.<actor>   questions                              not stored
  */
-import { type Address, type Component, isAddress } from './address.js';
+import type { Address, Component } from './address.js';
 
 /** Streams by their short names; on the broker they are `DYN_<namespace>_<name>`. */
 export const streamNames = ['MAIL', 'JOBS', 'TAPE', 'KV', 'JOURNAL', 'DEAD'] as const;
@@ -24,7 +24,7 @@ export type FrameKind = 'out' | 'ack' | 'load' | 'down';
 
 const namespaceGrammar = /^[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?$/;
 
-export function isNamespace(text: string): boolean {
+function isNamespace(text: string): boolean {
   return namespaceGrammar.test(text);
 }
 
@@ -126,10 +126,4 @@ export function matches(filter: string, subject: string): boolean {
     if (i >= have.length || (want[i] !== '*' && want[i] !== have[i])) return false;
   }
   return want.length === have.length;
-}
-
-/** The address a mail or query subject points at. */
-export function addressOf(subject: string): Address | undefined {
-  const tail = subject.split('.').slice(3).join('.');
-  return isAddress(tail) ? tail : undefined;
 }

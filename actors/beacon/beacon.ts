@@ -8,7 +8,7 @@ export type BeaconMessage =
   | { readonly type: 'Load'; readonly load: EngineLoad }
   | { readonly type: 'Late' };
 
-export const beatMs = 250;
+const beatMs = 250;
 
 export function beaconActor(
   incarnation: string,

@@ -61,8 +61,8 @@ export function decodeActor(config: WorkerConfig, gpu: Ref<GpuMessage>): Behavio
           job.phase = 'handing';
           job.cachedTokens = cachedTokens;
           // P forgets the request with its release: from here on D repeats token 1 too.
-          for (const { choice, token, finish } of first) {
-            job.retained.set(choice, { from: 0, tokens: [token], finish });
+          for (const { choice, token, finish, logprobs } of first) {
+            job.retained.set(choice, { from: 0, tokens: [token], logprobs: logprobs && [...logprobs], finish });
           }
           const known = first.map(({ choice, token, finish }) => ({
             choice,

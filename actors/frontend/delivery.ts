@@ -26,6 +26,8 @@ export type Deliver = (
 ) => void;
 
 export function arrive(choice: ChoiceState, item: FrameItem, deliver: Deliver): Arrival {
+  // A worker does not know of stop strings: it goes on with this choice as long as another one runs.
+  if (choice.finished) return 'ok';
   const piece: Early = {
     position: item.position,
     tokens: item.tokens,
@@ -49,7 +51,7 @@ function take(choice: ChoiceState, piece: Early, deliver: Deliver): Arrival {
   for (let i = 0; i < skip && i < piece.tokens.length; i++) {
     if (piece.tokens[i] !== choice.tokens[piece.position + i]) return 'conflict';
   }
-  if (choice.finished || (skip >= piece.tokens.length && piece.finish === 0)) return 'ok';
+  if (skip >= piece.tokens.length && piece.finish === 0) return 'ok';
   const fresh = skip === 0 ? piece.tokens : piece.tokens.slice(skip);
   for (const token of fresh) choice.tokens.push(token);
   deliver(fresh, piece.finish, skip === 0 ? piece.logprobs : piece.logprobs?.slice(skip));
@@ -58,7 +60,7 @@ function take(choice: ChoiceState, piece: Early, deliver: Deliver): Arrival {
 
 function takeEarly(choice: ChoiceState, deliver: Deliver): Arrival {
   choice.early.sort((a, b) => a.position - b.position);
-  while (choice.early.length > 0) {
+  while (!choice.finished && choice.early.length > 0) {
     const piece = choice.early[0] as Early;
     if (piece.position > choice.tokens.length) return 'held';
     choice.early.shift();

@@ -23,7 +23,7 @@ import type {
   RequestSummary,
   TokenLogprob,
 } from './ports.js';
-import { type ChoiceState, nextPhase, type PhaseEvent, type Request } from './request.js';
+import { type ChoiceState, nextPhase, type PhaseEvent, type Placement, type Request } from './request.js';
 import { stopScanner } from './stop-strings.js';
 
 export interface FrontendConfig {
@@ -98,6 +98,8 @@ export interface FrontendState {
   migrations: number;
   draining: boolean;
   brokerDownAt: number | undefined;
+  /** How often the broker has been away. */
+  outages: number;
   /** Time that deadlines did not run: see `clock`. */
   paused: number;
 }
@@ -107,7 +109,7 @@ const sweepMs = 100;
 /** A request that waits longer than this gets its headers, so that keep-alive comments can flow. */
 const beginAfterMs = 1_000;
 const resyncMs = 1_000;
-/** A decoding request that says nothing for this long is asked. */
+/** A worker that says nothing of a request for this long is asked. */
 const quietMs = 2_000;
 
 export function frontendActor(
@@ -173,6 +175,9 @@ export function frontendActor(
       prefillReleased: false,
       acceptBy: Number.POSITIVE_INFINITY,
       queueBy: now + config.queueMs,
+      quietSince: now,
+      failures: 0,
+      outages: state.outages,
       phaseBy: now + config.queueMs,
       totalBy: now + config.totalMs,
       dispatchedAt: 0,
@@ -228,6 +233,7 @@ export function frontendActor(
     begin(r);
     const now = clock(state, ctx);
     r.placement = { prefill: reply.prefill, decode: reply.decode };
+    r.outages = state.outages;
     r.prefillReleased = reply.prefill === undefined;
     r.acceptBy = now + config.acceptMs;
     const work = workOf(r);
@@ -242,6 +248,7 @@ export function frontendActor(
   function dispatched(r: Request, now: number): void {
     move(r, 'dispatch');
     r.dispatchedAt = now;
+    r.quietSince = now;
     r.phaseBy = now + config.firstTokenMs;
   }
 
@@ -275,7 +282,15 @@ export function frontendActor(
         ctx,
       );
       dispatched(r, now);
-    } else if (worker === (placement.prefill ?? placement.decode)) r.acceptBy = Number.POSITIVE_INFINITY;
+    } else if (worker === computing(placement)) r.acceptBy = Number.POSITIVE_INFINITY;
+  }
+
+  /** Its leg computes the prompt. Whatever it says means that it has accepted: the Accepted itself may have been lost. */
+  function progress(state: FrontendState, r: Request, { worker }: Envelope<'Progress'>['body'], ctx: C): void {
+    if (r.phase !== 'prefilling' || r.placement === undefined) return;
+    if (worker === computing(r.placement)) r.acceptBy = Number.POSITIVE_INFINITY;
+    r.quietSince = clock(state, ctx);
+    r.phaseBy = r.quietSince + config.firstTokenMs;
   }
 
   function begin(r: Request): void {
@@ -288,13 +303,15 @@ export function frontendActor(
   function lost(state: FrontendState, r: Request, code: string, detail: string, worker: string, ctx: C): void {
     const meaning = meaningOf(code);
     // A full worker is nobody's failure: wait in line again, and let the router know what it did not see.
-    const full = code === 'GPU_FULL' || code === 'WRK_TOO_MANY';
-    if (full) ctx.tell(router, { type: 'Full', incarnation: worker });
-    else {
-      r.tried.add(worker);
+    if (code === 'GPU_FULL' || code === 'GPU_POOL_FULL' || code === 'WRK_TOO_MANY') {
+      ctx.tell(router, { type: 'Full', incarnation: worker });
+    } else {
+      r.failures++;
+      // What the broker lost with its memory is no worker's fault, and the only worker may be the one to serve it.
+      if (r.outages === state.outages) r.tried.add(worker);
       r.queueBy = clock(state, ctx) + config.queueMs;
     }
-    if (!meaning.elsewhere || (!full && r.attempt >= config.attempts)) {
+    if (!meaning.elsewhere || r.failures >= config.attempts) {
       fail(state, r, code, detail, ctx);
       return;
     }
@@ -365,29 +382,36 @@ export function frontendActor(
 
   /** The data path: one call per step frame, no message, promise or timer per token. */
   function frame(state: FrontendState, { worker, seq, items }: StepFrame, ctx: C): void {
-    const last = state.frames.get(worker);
+    // A worker counts its frames to this gateway from 1.
+    const last = state.frames.get(worker) ?? 0;
     state.frames.set(worker, seq);
     const now = clock(state, ctx);
     for (const item of items) {
       const r = state.requests.get(item.num);
-      if (r === undefined || item.attempt !== r.attempt || r.placement === undefined) {
+      if (r === undefined || item.attempt !== r.attempt || r.placement === undefined || r.phase === 'queued') {
         state.stale++;
         continue;
       }
       const choice = r.choices[item.choice];
       if (choice === undefined) continue;
       if (item.cached !== undefined) r.cachedTokens = item.cached;
-      if (worker === r.placement.decode) {
-        if (r.phase !== 'decoding') move(r, 'decodeToken');
-        releasePrefill(r, ctx);
-      } else if (r.phase === 'prefilling') move(r, 'firstToken');
-      r.acceptBy = Number.POSITIVE_INFINITY;
-      r.phaseBy = now + config.betweenTokensMs;
+      served(r, worker === r.placement.decode, now, ctx);
       const verdict = arrive(choice, item, (tokens, finish, logprobs) => deliver(r, choice, tokens, finish, logprobs));
       if (r.firstTokenAt === 0 && choice.tokens.length > 0) r.firstTokenAt = now;
       settle(state, r, verdict, worker, ctx);
     }
-    if (last !== undefined && seq !== last + 1) resyncWorker(state, worker, ctx);
+    if (seq !== last + 1) resyncWorker(state, worker, ctx);
+  }
+
+  /** Tokens came, from P or from D: whoever gave them has the request, and the next are due. */
+  function served(r: Request, byDecode: boolean, now: number, ctx: C): void {
+    if (byDecode) {
+      if (r.phase !== 'decoding') move(r, 'decodeToken');
+      releasePrefill(r, ctx);
+    } else if (r.phase === 'prefilling') move(r, 'firstToken');
+    r.acceptBy = Number.POSITIVE_INFINITY;
+    r.quietSince = now;
+    r.phaseBy = now + config.betweenTokensMs;
   }
 
   /** What follows from an arrival: the end of the request, a repair, or an alarm. */
@@ -433,24 +457,30 @@ export function frontendActor(
 
   function resyncWorker(state: FrontendState, worker: string, ctx: C): void {
     for (const r of state.requests.values()) {
-      if (r.placement?.decode === worker || r.placement?.prefill === worker) resync(state, r, ctx);
+      const { prefill, decode } = r.placement ?? {};
+      if (decode === worker || (prefill === worker && r.phase !== 'decoding')) resync(state, r, ctx);
     }
   }
 
   /** Asks whoever decodes (or still prefills) to repeat from what the client has. */
-  function resync(_state: FrontendState, r: Request, ctx: C): void {
+  function resync(state: FrontendState, r: Request, ctx: C): void {
     if (r.resyncing || !r.placement || r.phase === 'queued') return;
-    r.resyncing = true;
-    const { num, attempt } = r;
     const { prefill, decode } = r.placement;
     // Once D decodes it has token 1 too, and P has forgotten the request.
-    const fromPrefill =
-      prefill !== undefined && r.phase !== 'decoding' && r.choices.some((c) => !c.finished && c.tokens.length === 0);
-    const worker = fromPrefill ? prefill : decode;
+    const fromPrefill = r.phase !== 'decoding' && r.choices.some((c) => !c.finished && c.tokens.length === 0);
+    if (prefill !== undefined && fromPrefill) ask(state, r, prefill, prefillAddress(prefill), ctx);
+    else ask(state, r, decode, decodeAddress(decode), ctx);
+  }
+
+  function ask(state: FrontendState, r: Request, worker: string, at: Address, ctx: C): void {
+    const { num, attempt } = r;
+    r.resyncing = true;
+    r.quietSince = clock(state, ctx);
+    const positions = r.choices.filter((c) => !c.finished).map((c): [number, number] => [c.index, c.tokens.length]);
     ctx.query(
-      fromPrefill ? prefillAddress(worker) : decodeAddress(worker),
+      at,
       'Resync',
-      { reply: replyOf(r), positions: r.choices.filter((c) => !c.finished).map((c) => [c.index, c.tokens.length]) },
+      { reply: replyOf(r), attempt, positions },
       'Resynced',
       resyncMs,
       (reply) => ({ type: 'Resynced', num, attempt, worker, reply }),
@@ -461,16 +491,36 @@ export function frontendActor(
   function resynced(state: FrontendState, r: Request, message: FrontendMessage & { type: 'Resynced' }, ctx: C): void {
     r.resyncing = false;
     const { worker, reply } = message;
+    if (r.placement === undefined) return;
+    const { prefill, decode } = r.placement;
     if (!reply.known) {
       // P forgets a request once D took it over; D may not have it yet. The sweep decides if neither ever answers.
-      if (r.phase === 'decoding') lost(state, r, 'STREAM_BROKEN', '', worker, ctx);
+      if (worker !== decode) ask(state, r, decode, decodeAddress(decode), ctx);
+      else if (r.phase === 'decoding') lost(state, r, 'STREAM_BROKEN', '', worker, ctx);
       return;
     }
     const { num, attempt } = r;
-    for (const { choice: index, position, tokens, finish } of reply.items) {
+    const now = clock(state, ctx);
+    // D repeats P's token 1 before it decodes by itself.
+    const decodes =
+      worker === decode &&
+      (prefill === undefined || reply.items.some(({ position, tokens }) => position + tokens.length > 1));
+    if (reply.items.length > 0) {
+      served(r, decodes, now, ctx);
+      if (r.firstTokenAt === 0) r.firstTokenAt = now;
+    }
+    for (const { choice: index, position, tokens, finish, logprobs } of reply.items) {
       const choice = r.choices[index];
       if (choice === undefined) continue;
-      const item = { num, attempt, choice: index, position, tokens: [...tokens], finish };
+      const item = {
+        num,
+        attempt,
+        choice: index,
+        position,
+        tokens: [...tokens],
+        finish,
+        ...(logprobs !== undefined && { logprobs }),
+      };
       const verdict = arrive(choice, item, (fresh, end, logprobs) => deliver(r, choice, fresh, end, logprobs));
       if (verdict === 'conflict') {
         settle(state, r, verdict, worker, ctx);
@@ -497,10 +547,8 @@ export function frontendActor(
     }
   }
 
-  /** No token for a while: the last frame may have been the one that was lost. */
-  const isQuiet = (r: Request, now: number) =>
-    r.phase === 'decoding' &&
-    now - (r.phaseBy - config.betweenTokensMs) > Math.min(quietMs, config.betweenTokensMs / 4);
+  /** Nothing for a while: the last frame, or the only one, may have been the one that was lost. */
+  const isQuiet = (r: Request, now: number) => now - r.quietSince > Math.min(quietMs, config.betweenTokensMs / 4);
 
   function expired(state: FrontendState, r: Request, ctx: C): void {
     if (r.phase === 'queued') fail(state, r, 'QUEUE_TIMEOUT', '', ctx);
@@ -532,6 +580,7 @@ export function frontendActor(
     if (state.brokerDownAt === undefined) return;
     state.paused += ctx.now() - state.brokerDownAt;
     state.brokerDownAt = undefined;
+    state.outages++;
     // Frames published during the outage are gone: ask for what is missing.
     for (const r of state.requests.values()) resync(state, r, ctx);
   }
@@ -560,6 +609,7 @@ export function frontendActor(
         migrations: 0,
         draining: false,
         brokerDownAt: undefined,
+        outages: 0,
         paused: 0,
       };
     },
@@ -597,7 +647,7 @@ export function frontendActor(
         }
         case 'Progress': {
           const r = current(state, message.body.num, message.attempt);
-          if (r && r.phase === 'prefilling') r.phaseBy = clock(state, ctx) + config.firstTokenMs;
+          if (r) progress(state, r, message.body, ctx);
           break;
         }
         case 'Refused':
@@ -657,5 +707,7 @@ function facts(state: FrontendState): FrontendFacts {
 }
 
 const tokensOf = (r: Request) => r.choices.reduce((sum, choice) => sum + choice.tokens.length, 0);
+/** Who computes the prompt. */
+const computing = ({ prefill, decode }: Placement) => prefill ?? decode;
 const prefillAddress = (incarnation: string) => address('prefill', incarnation, 'worker');
 const decodeAddress = (incarnation: string) => address('decode', incarnation, 'worker');

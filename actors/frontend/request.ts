@@ -96,6 +96,12 @@ export interface Request {
   totalBy: number;
   /** Until when it may wait for a worker; renewed by a migration, not by a full worker. */
   queueBy: number;
+  /** Since when nobody has said anything about it: a worker that is silent for long is asked. */
+  quietSince: number;
+  /** Attempts that failed; that a worker was full is no failure. */
+  failures: number;
+  /** The broker's outages when this attempt was placed. */
+  outages: number;
   dispatchedAt: number;
   firstTokenAt: number;
   cachedTokens: number;

@@ -7,7 +7,7 @@ interface ErrorRow {
   readonly meaning: string;
 }
 
-export const actorErrors = {
+const actorErrors = {
   ACT_NAME_TAKEN: {
     template: 'an actor lives at %s already',
     retryable: true,

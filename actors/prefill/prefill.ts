@@ -107,9 +107,9 @@ export function prefillActor(
 
 function firstTokens(job: Job): Body<'PrefillDone'>['first'] {
   const first: Body<'PrefillDone'>['first'] = [];
-  for (const [choice, { from, tokens, finish }] of job.retained) {
+  for (const [choice, { from, tokens, finish, logprobs }] of job.retained) {
     const token = tokens[0];
-    if (from === 0 && token !== undefined) first.push({ choice, token, finish });
+    if (from === 0 && token !== undefined) first.push({ choice, token, finish, ...(logprobs && { logprobs }) });
   }
   return first;
 }

@@ -1,6 +1,6 @@
 /** Turns one engine step into one frame per gateway, and remembers what it sent (design 4.3). */
 import type { EngineToken } from '../../gpu/index.js';
-import type { FrameItem } from '../../transport/index.js';
+import type { Body, FrameItem } from '../../transport/index.js';
 import type { Job, Jobs } from './jobs.js';
 
 type OpenItem = { -readonly [K in keyof FrameItem]: K extends 'tokens' ? number[] : FrameItem[K] };
@@ -51,24 +51,28 @@ export function framesOf(jobs: Jobs, tokens: readonly EngineToken[]): Map<string
   return frames;
 }
 
-function retain(job: Job, { choice, position, token, finish }: EngineToken): void {
+function retain(job: Job, { choice, position, token, finish, logprobs }: EngineToken): void {
   let kept = job.retained.get(choice);
   if (kept === undefined) {
-    kept = { from: position, tokens: [], finish: 0 };
+    kept = { from: position, tokens: [], logprobs: logprobs && [], finish: 0 };
     job.retained.set(choice, kept);
   }
   if (token >= 0) kept.tokens.push(token);
+  if (logprobs !== undefined) kept.logprobs?.push(logprobs);
   kept.finish = finish;
 }
 
 /** The answer to a Resync: every asked choice from its position on, as far as this worker has it. */
 export function repeatFrom(job: Job, positions: readonly (readonly [number, number])[]) {
-  const items: { choice: number; position: number; tokens: Uint32Array; finish: number }[] = [];
+  const items: Body<'Resynced'>['items'] = [];
   for (const [choice, position] of positions) {
     const kept = job.retained.get(choice);
     if (kept === undefined || position < kept.from) continue;
-    const tokens = Uint32Array.from(kept.tokens.slice(position - kept.from));
-    if (tokens.length > 0 || kept.finish !== 0) items.push({ choice, position, tokens, finish: kept.finish });
+    const skip = position - kept.from;
+    const tokens = Uint32Array.from(kept.tokens.slice(skip));
+    if (tokens.length === 0 && kept.finish === 0) continue;
+    const logprobs = kept.logprobs && { logprobs: kept.logprobs.slice(skip) };
+    items.push({ choice, position, tokens, finish: kept.finish, ...logprobs });
   }
   return items;
 }

@@ -1,11 +1,15 @@
 /** What a worker knows of the requests it serves: by engine key for the data path, by (gateway, number) for messages. */
-import type { Address, BlockRef, Envelope, Work } from '../../transport/index.js';
+import type { Address, BlockRef, Body, Envelope, Work } from '../../transport/index.js';
+
+export type TokenLogprobs = NonNullable<Body<'Resynced'>['items'][number]['logprobs']>;
 
 /** Tokens of one choice that this worker has sent, kept until the request's end is acknowledged (for Resync). */
 export interface Retained {
   /** Position of tokens[0]. */
   readonly from: number;
   readonly tokens: number[];
+  /** One for each token, or undefined if the request wants none. */
+  readonly logprobs: TokenLogprobs | undefined;
   finish: number;
 }
 

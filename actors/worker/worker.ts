@@ -186,7 +186,11 @@ export function workerActor(
   function sweep(state: WorkerState, ctx: WorkerCtx): void {
     ctx.after(sweepMs, { type: 'Sweep' });
     const now = ctx.now();
-    for (const job of [...state.jobs.byKey.values()]) mine.tick(state, job, now, ctx);
+    for (const job of [...state.jobs.byKey.values()]) {
+      // Whatever keeps a job alive, nobody waits for it any more: its Cancel may have been lost.
+      if (now >= job.deadlineAt) api.drop(state, job, ctx);
+      else mine.tick(state, job, now, ctx);
+    }
     sweepTombstones(state.jobs, now);
     whenIdle(state, ctx);
   }
@@ -238,9 +242,10 @@ export function workerActor(
           state.frameSeq.delete(message.incarnation);
           break;
         case 'ResyncAsk': {
-          const { reply, positions } = message.body;
+          const { reply, attempt, positions } = message.body;
           const job = state.jobs.byRequest.get(requestKey(reply.gateway, reply.num));
-          ctx.tell(message.replyTo, { known: job !== undefined, items: job ? repeatFrom(job, positions) : [] });
+          const known = job?.attempt === attempt;
+          ctx.tell(message.replyTo, { known, items: known ? repeatFrom(job, positions) : [] });
           break;
         }
         case 'Undelivered': {

@@ -116,12 +116,12 @@ describe('Configuration', () => {
     const { config, origins } = await resolve({
       DYN_HTTP_PORT: '9100',
       DYN_NAMESPACE: 'blue',
-      DYN_RUNTIME_INHIBITED_DURATION_SECS: '7',
+      DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS: '7',
       DYN_HTTP_BODY_LIMIT_MB: '16',
     });
     expect(config.http.port).to.equal(9100);
     expect(config.node.namespace).to.equal('blue');
-    expect(config.routing.inhibitMs).to.equal(7000);
+    expect(config.node.drainMs).to.equal(7000);
     expect(config.http.bodyBytes).to.equal(16 * 1024 * 1024);
     expect(origins['http.port']).to.equal('DYN_HTTP_PORT');
   });

@@ -7,7 +7,7 @@ interface ErrorRow {
   readonly meaning: string;
 }
 
-export const supervisionErrors = {
+const supervisionErrors = {
   SUP_SPEC: {
     template: 'supervisor %s: %s',
     retryable: false,
