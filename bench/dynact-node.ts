@@ -2,10 +2,9 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { nodeStatus } from '../supervisors/index.js';
 import { connectNats, readCredentials, subjects } from '../transport/index.js';
-import { says, start } from './processes.js';
+import { says, startScript } from './processes.js';
 
 export interface NodeOptions {
   /** Of `dynact up`. */
@@ -29,9 +28,10 @@ export interface DynactNode {
 /** Runs `dynact up` on a free port in a folder of its own; resolves when it is ready. */
 export async function startDynact({ flags, env, cpus }: NodeOptions): Promise<DynactNode> {
   const stateDir = mkdtempSync(join(tmpdir(), 'dynact-bench-'));
-  const bin = fileURLToPath(new URL('../bin/dynact.js', import.meta.url));
-  const started = start(
-    [process.execPath, bin, 'up', '--port', '0', '--state-dir', stateDir, '--log-level', 'warn', ...flags],
+  // A node hands the Node flags it was started with on to its children.
+  const started = startScript(
+    new URL('../bin/dynact.js', import.meta.url),
+    ['up', '--port', '0', '--state-dir', stateDir, '--log-level', 'warn', ...flags],
     { cpus, ...(env && { env }) },
   );
   const stop = async () => {

@@ -4,6 +4,7 @@ import { parseArgs } from 'node:util';
 import type { Bench } from './bench.js';
 import { calmLoad, machine, machineLine } from './machine.js';
 import { isMet, passes, table } from './outcome.js';
+import { profileInto } from './processes.js';
 
 const benches: Readonly<Record<string, () => Promise<Bench>>> = {
   gateway: async () => (await import('./gateway.js')).gatewayBench,
@@ -48,10 +49,7 @@ async function main(argv: readonly string[]): Promise<number> {
     args: [...rest],
     options: { ...bench.options, json: { type: 'boolean' }, profile: { type: 'string' } },
   });
-  if (typeof values.profile === 'string') {
-    // Read by every Node process that is started from here on; this one is not among them.
-    process.env.NODE_OPTIONS = `${process.env.NODE_OPTIONS ?? ''} --cpu-prof --cpu-prof-dir=${values.profile}`;
-  }
+  if (typeof values.profile === 'string') profileInto(values.profile);
   const on = machine();
   process.stdout.write(`${machineLine(on)}\n`);
   if (on.load > calmLoad * on.cores) {

@@ -235,7 +235,7 @@ class Load {
     return false;
   }
 
-  // Counts whole "data: {" and returns where to go on.
+  // Counts whole "data: {" and returns where to go on. An event may not cross the border of two chunks: no server here cuts one.
   static size_t count_events(Client& client) {
     size_t from = 0;
     for (size_t at; (at = client.in.find("data: {", from)) != std::string::npos; from = at + 7) {
