@@ -93,7 +93,7 @@ function streamConfig(plan: StreamPlan): Wanted {
   };
 }
 
-/** What `@nats-io/kv` makes of a bucket with one revision per key, so that every NATS tool can read it. */
+/** What NATS's own KV clients make of a bucket with one revision per key, so that every NATS tool can read it. */
 function bucketConfig(plan: BucketPlan): Wanted {
   return {
     name: `KV_${plan.name}`,
