@@ -5,10 +5,13 @@ import { SetupError } from './report.mjs';
 /** How much of a failed program's output is worth showing. */
 const TAIL_LINES = 25;
 
+/** On a busy machine `pip --version` alone has taken 10 s; a tool that is there must not be called missing. */
+const PROBE_MS = 60_000;
+
 /** What `command --version` or the like prints, or undefined if it cannot be run. */
 export function probe(command, args) {
   return new Promise((resolve) => {
-    execFile(command, args, { timeout: 10_000 }, (error, stdout, stderr) =>
+    execFile(command, args, { timeout: PROBE_MS }, (error, stdout, stderr) =>
       resolve(error ? undefined : `${stdout}${stderr}`),
     );
   });
