@@ -174,7 +174,11 @@ export const bodies = {
 
   // queries: core request on query.<component>.<incarnation>.<actor>
   /** gateway → worker: repeat the tokens of every choice from `positions[choice]` on. */
-  Resync: Type.Object({ reply: ReplyTo, attempt: Count, positions: Type.Array(Type.Tuple([Count, Count]), { maxItems: 128 }) }),
+  Resync: Type.Object({
+    reply: ReplyTo,
+    attempt: Count,
+    positions: Type.Array(Type.Tuple([Count, Count]), { maxItems: 128 }),
+  }),
   Resynced: Type.Object({
     known: Type.Boolean(),
     items: Type.Array(
@@ -191,7 +195,10 @@ export const bodies = {
 } as const;
 
 export type MessageType = keyof typeof bodies;
-export type Body<T extends MessageType> = Static<(typeof bodies)[T]>;
+/** Each body's static type, worked out once: asking the schemas at every use costs the compiler minutes. */
+interface Bodies extends BodyTypes {}
+type BodyTypes = { [T in MessageType]: Static<(typeof bodies)[T]> };
+export type Body<T extends MessageType> = Bodies[T];
 
 export type Carrier = 'command' | 'frame' | 'telemetry' | 'query';
 /** Which of the classes of design 4.1 carries each type. */
