@@ -1,7 +1,7 @@
 /** Turns one engine step into one frame per gateway, and remembers what it sent (design 4.3). */
 import type { EngineToken } from '../../gpu/index.js';
 import type { Body, FrameItem } from '../../transport/index.js';
-import type { Job, Jobs } from './jobs.js';
+import type { Job, Jobs, TokenLogprobs } from './jobs.js';
 
 type OpenItem = { -readonly [K in keyof FrameItem]: K extends 'tokens' ? number[] : FrameItem[K] };
 
@@ -58,7 +58,7 @@ function retain(job: Job, { choice, position, token, finish, logprobs }: EngineT
     job.retained.set(choice, kept);
   }
   if (token >= 0) kept.tokens.push(token);
-  if (logprobs !== undefined) kept.logprobs?.push(logprobs);
+  if (logprobs !== undefined) kept.logprobs?.push(logprobs as TokenLogprobs[number]);
   kept.finish = finish;
 }
 

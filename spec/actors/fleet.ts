@@ -24,6 +24,7 @@ import {
   routerActor,
   seededDispatcher,
   seededRandom,
+  type TokenLogprob,
   type Usage,
   virtualWorld,
   type WorkerFacts,
@@ -46,6 +47,7 @@ export interface Seen {
   begun: number;
   /** Token ids by choice: the fleet's detokenizer writes them as words. */
   readonly texts: string[];
+  readonly logprobs: TokenLogprob[][];
   readonly finishes: (string | undefined)[];
   usage: Usage | undefined;
   error: RequestError | undefined;
@@ -60,6 +62,8 @@ export interface FleetOptions {
   readonly frontend?: Partial<FrontendConfig>;
   readonly engine?: Partial<MockEngineOptions>;
   readonly queueLimit?: number;
+  /** How long an answer to a query is on its way. */
+  readonly queries?: { readonly delayMs: number };
 }
 
 interface Message {
@@ -83,6 +87,7 @@ export function createFleet(options: FleetOptions) {
   let filter: Filter = () => true;
   let stepFilter: (worker: string) => boolean = () => true;
   let serial = 0;
+  let queries = 0;
 
   const deliver = (message: Message) => {
     if (!filter(message)) return;
@@ -116,6 +121,7 @@ export function createFleet(options: FleetOptions) {
         _type: T,
         body: Body<T>,
       ): Promise<Body<R>> {
+        queries++;
         const worker = workers.get(parts(to).incarnation);
         if (!worker) return Promise.reject(Object.assign(new Error('gone'), { code: 'NET_NO_RESPONDER' }));
         const asked = kernel.ask<WorkerMessage, Body<'Resynced'>>(
@@ -123,7 +129,10 @@ export function createFleet(options: FleetOptions) {
           (replyTo) => ({ type: 'ResyncAsk', body: body as Body<'Resync'>, replyTo }),
           1_000,
         );
-        return asked as unknown as Promise<Body<R>>;
+        const delayed = asked.then(
+          (answer) => new Promise((resolve) => world.setTimer(options.queries?.delayMs ?? 0, () => resolve(answer))),
+        );
+        return delayed as unknown as Promise<Body<R>>;
       },
     },
   });
@@ -259,6 +268,7 @@ export function createFleet(options: FleetOptions) {
     const seen: Seen = {
       begun: 0,
       texts: Array(n).fill(''),
+      logprobs: Array.from({ length: n }, () => []),
       finishes: Array(n).fill(undefined),
       usage: undefined,
       error: undefined,
@@ -266,8 +276,9 @@ export function createFleet(options: FleetOptions) {
     };
     const stream: ClientStream = {
       begin: () => void seen.begun++,
-      text: (choice, text) => {
+      text: (choice, text, _tokens, logprobs) => {
         seen.texts[choice] += text;
+        seen.logprobs[choice]?.push(...(logprobs ?? []));
       },
       finish: (choice, reason) => {
         seen.finishes[choice] = reason;
@@ -325,6 +336,8 @@ export function createFleet(options: FleetOptions) {
     frontend,
     workers,
     commands,
+    /** Questions asked so far. */
+    queries: () => queries,
     summaries,
     addWorker,
     killWorker,

@@ -58,7 +58,7 @@ describe('kernel: the world', () => {
       ctx.query(
         to,
         'Resync',
-        { reply: cancel.reply, positions: [] },
+        { reply: cancel.reply, attempt: 1, positions: [] },
         'Resynced',
         50,
         (reply) => () => heard.push(reply),

@@ -391,7 +391,7 @@ for (const side of [memorySide(), natsSide()]) {
       const worker = fresh();
       const gateway = fresh('gateway', 'frontend');
       const post = createPost(a);
-      const question = { reply: { gateway: 'g', num: 1 }, positions: [[0, 3]] as [number, number][] };
+      const question = { reply: { gateway: 'g', num: 1 }, attempt: 1, positions: [[0, 3]] as [number, number][] };
       expect(await codeOf(post.query(gateway, worker, 'Resync', question, 'Resynced', 2_000))).to.equal(
         'NET_NO_RESPONDER',
       );
