@@ -53,7 +53,8 @@ const lingerMs = 1000;
 
 /**
  * Answers while the body is still arriving, then ends the connection. Closing at once would reset it, and many clients
- * would report the reset instead of the answer: so a bounded part of the rest is discarded first.
+ * would report the reset instead of the answer: so a bounded part of the rest is discarded first, and one that sends more
+ * is held up for as long as a busy sender may take to look at what has come.
  */
 function refuseUpload(request: FastifyRequest, raw: ServerResponse, answer: RequestError): void {
   if (raw.headersSent || raw.destroyed) return;
@@ -74,7 +75,7 @@ function refuseUpload(request: FastifyRequest, raw: ServerResponse, answer: Requ
   request.raw.removeAllListeners('data');
   request.raw.on('data', (chunk: Buffer) => {
     discarded += chunk.length;
-    if (discarded > lingerBytes) close();
+    if (discarded > lingerBytes) request.raw.pause();
   });
   request.raw.once('end', close);
   request.raw.once('error', close);

@@ -2,6 +2,7 @@
  * The node's broker: its own nats-server as a supervised child, or somebody else's. The node's connection lives here, with
  * the streams that everybody needs and the obituaries that only a node supervisor can write.
  */
+import { constants } from 'node:os';
 import { join } from 'node:path';
 import type { ExitReason, Log } from '../actors/index.js';
 import {
@@ -35,6 +36,9 @@ export interface Broker {
   announceDown(role: Role, incarnation: string, reason: string): void;
   close(): Promise<void>;
 }
+
+const signalName = (number: number): string | number =>
+  Object.entries(constants.signals).find(([, value]) => value === number)?.[0] ?? number;
 
 /** What waits to be said while the broker is away; heartbeats tell the same later, so the oldest may go. */
 const maxObituaries = 256;
@@ -146,7 +150,7 @@ export function embeddedBroker(config: ResolvedConfig, binary: string, incarnati
       const how = signal
         ? `signal ${signal}`
         : code !== null && code > 128
-          ? `signal ${code - 128}`
+          ? `signal ${signalName(code - 128)}`
           : `exit code ${code}`;
       lastExit = lastExit.startsWith('silent') ? `${how}: ${lastExit}` : how;
       await life.stop(0);

@@ -85,13 +85,18 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
   await watch.ready;
 
   let facts: FrontendFacts | undefined;
+  let mailDepth = 0;
   const poll = setInterval(() => {
     kernel
       .ask<FrontendMessage, FrontendFacts>(frontend, (replyTo) => ({ type: 'Facts', replyTo }), factsMs)
       .then((next) => {
         facts = next;
       })
-      .catch(() => {});
+      .catch(() => {})
+      // Looked at between two questions, which would count themselves.
+      .finally(() => {
+        mailDepth = kernel.depth(frontend);
+      });
   }, factsMs);
 
   const tracing = await startTracing(config.telemetry.otlpUrl, 'dynact-gateway', logger);
@@ -135,7 +140,7 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
       inFlight: http.inFlight,
       served: facts?.ended ?? 0,
       migrations: facts?.migrations ?? 0,
-      mailDepth: kernel.depth(frontend),
+      mailDepth,
       outbox: host.post.outbox.messages,
     }),
   });

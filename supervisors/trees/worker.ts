@@ -106,13 +106,18 @@ export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
   });
 
   let facts: WorkerFacts = { jobs: 0, accepted: 0, refused: 0, ended: 0 };
+  let mailDepth = 0;
   const poll = setInterval(() => {
     kernel
       .ask<WorkerMessage, WorkerFacts>(worker, (replyTo) => ({ type: 'FactsAsk', replyTo }), factsMs)
       .then((next) => {
         facts = next;
       })
-      .catch(() => {});
+      .catch(() => {})
+      // Looked at between two questions, which would count themselves.
+      .finally(() => {
+        mailDepth = kernel.depth(worker);
+      });
   }, factsMs);
   host.onEnd(() => clearInterval(poll));
 
@@ -138,7 +143,7 @@ export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
         cachedBlocks,
         exportedBlocks,
         steps,
-        mailDepth: kernel.depth(worker),
+        mailDepth,
       };
     },
   });
