@@ -85,11 +85,8 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
   await watch.ready;
 
   let facts: FrontendFacts | undefined;
-  const mailDepth = 0;
   let mailDepth = 0;
   const poll = setInterval(() => {
-    // Before the question, which would count itself.
-    mailDepth = kernel.depth(frontend);
     kernel
       .ask<FrontendMessage, FrontendFacts>(frontend, (replyTo) => ({ type: 'Facts', replyTo }), factsMs)
       .then((next) => {

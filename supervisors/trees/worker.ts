@@ -106,11 +106,8 @@ export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
   });
 
   let facts: WorkerFacts = { jobs: 0, accepted: 0, refused: 0, ended: 0 };
-  const mailDepth = 0;
   let mailDepth = 0;
   const poll = setInterval(() => {
-    // Before the question, which would count itself.
-    mailDepth = kernel.depth(worker);
     kernel
       .ask<WorkerMessage, WorkerFacts>(worker, (replyTo) => ({ type: 'FactsAsk', replyTo }), factsMs)
       .then((next) => {
