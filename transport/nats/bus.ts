@@ -4,11 +4,12 @@
  * replaces a connection that no longer answers.
  */
 import { type JetStreamClient, type JetStreamManager, jetstream, jetstreamManager } from '@nats-io/jetstream';
-import { connect, headers, type Msg, type NatsConnection } from '@nats-io/transport-node';
+import { connect, headers, type Msg, type NatsConnection, PermissionViolationError } from '@nats-io/transport-node';
 import type { Bus, BusState, KvEntry, Stop } from '../bus.js';
 import { realClock } from '../clock.js';
 import { NetError } from '../errors.js';
 import { type Subjects, subjects } from '../subjects.js';
+import { openAcks } from './acks.js';
 import { type Followed, follow } from './follow.js';
 import { checkServer, isAuthError, netError } from './problems.js';
 
@@ -74,6 +75,8 @@ async function dial(options: NatsOptions): Promise<NatsConnection> {
         maxPingOut: 2,
         ignoreAuthErrorAbort: false,
         noEcho: false,
+        // Else every request makes two errors with stack traces, just in case.
+        noAsyncTraces: true,
       });
     } catch (error) {
       if (isAuthError(error)) throw new NetError('NET_UNAUTHORIZED', { what: options.user ?? 'nobody' }, error);
@@ -88,6 +91,9 @@ async function dial(options: NatsOptions): Promise<NatsConnection> {
 export function inboxPrefix(user: string): string {
   return `_INBOX_${user.replace(/[^A-Za-z0-9_-]/g, '_')}`;
 }
+
+const notUp = (state: BusState, what: string): NetError =>
+  new NetError(state === 'down' ? 'NET_DOWN' : 'NET_CLOSED', { what });
 
 function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsOptions): NatsBus {
   const s: Subjects = subjects(options.namespace);
@@ -119,12 +125,14 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
       }
     };
   }
+  const acks = openAcks(nc, inboxPrefix(options.user ?? 'dynact'), (receive) => guarded('answer to a store', receive));
   function turn(next: BusState): void {
     if (state === next || state === 'closed') return;
     state = next;
     if (next !== 'up') {
-      const error = new NetError(next === 'down' ? 'NET_DOWN' : 'NET_CLOSED', { what: options.url });
+      const error = notUp(next, options.url);
       for (const reject of [...pending]) reject(error);
+      acks.abort(error);
       unconfirmed = 0;
       sinceFlush = 0;
     }
@@ -132,7 +140,7 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
   }
   /** Settles with `work`, or as soon as the connection breaks. */
   function whileUp<T>(what: string, work: () => Promise<T>): Promise<T> {
-    if (state !== 'up') return Promise.reject(new NetError(state === 'down' ? 'NET_DOWN' : 'NET_CLOSED', { what }));
+    if (state !== 'up') return Promise.reject(notUp(state, what));
     return new Promise<T>((resolve, reject) => {
       const fail = (error: NetError): void => {
         pending.delete(fail);
@@ -179,7 +187,10 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
         lost = false;
         turn('down');
         void welcome();
-      } else if (status.type === 'error') report('connection', status.error);
+      } else if (status.type === 'error') {
+        if (status.error instanceof PermissionViolationError) acks.denied(status.error);
+        report('connection', status.error);
+      }
     }
   }
   watchStatus().catch((error) => report('status', error));
@@ -334,11 +345,10 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
         }
       }),
 
-    store: (subject, data, msgId, timeoutMs) =>
-      whileUp(subject, async () => {
-        const ack = await js.publish(subject, data, { msgID: msgId, timeout: Math.max(1, timeoutMs) });
-        return ack.seq;
-      }),
+    store(subject, data, msgId, timeoutMs) {
+      if (state !== 'up') return Promise.reject(notUp(state, subject));
+      return acks.publish(subject, data, msgId, Math.max(1, timeoutMs));
+    },
     follow: (stream, filter, from, handler) =>
       follow(context, {
         stream: s.stream(stream),
@@ -397,6 +407,7 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
       const timer = new Promise<void>((resolve) => setTimeout(resolve, closeMs).unref());
       if (state === 'up') await Promise.race([nc.drain().catch(() => {}), timer]);
       turn('closed');
+      acks.stop();
       if (!nc.isClosed()) await nc.close().catch(() => {});
     },
   };
