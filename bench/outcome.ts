@@ -82,7 +82,7 @@ function targetText({ target, peer }: Figure): string {
 }
 
 /** Three significant digits, more for what is large. */
-export function digits(value: number): string {
+function digits(value: number): string {
   if (!Number.isFinite(value)) return '–';
   const size = Math.abs(value);
   if (size >= 1000) return Math.round(value).toLocaleString('en');
