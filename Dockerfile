@@ -11,7 +11,7 @@ COPY bin/setup.mjs bin/setup.mjs
 COPY bin/setup bin/setup
 RUN node bin/setup.mjs --only dependencies,headers,nats,model
 COPY . .
-RUN node bin/setup.mjs && npm prune --omit=dev --ignore-scripts && rm -rf dist/spec "$DYNACT_CACHE"/headers "$DYNACT_CACHE"/tmp
+RUN node bin/setup.mjs && npm prune --omit=dev --ignore-scripts && rm -rf dist/spec dist/bench "$DYNACT_CACHE"/headers "$DYNACT_CACHE"/tmp
 
 FROM node:22-bookworm-slim
 WORKDIR /app
