@@ -110,7 +110,7 @@ describe('A step frame', () => {
     expect(isStepFrame(new Uint8Array(0))).to.equal(false);
   });
 
-  it('of 64 items costs microseconds to write and read', () => {
+  it('of 64 items takes less than 20 bytes an item', () => {
     const items = Array.from({ length: 64 }, (_, i) => ({
       num: 1000 + i,
       attempt: 1,
@@ -119,19 +119,7 @@ describe('A step frame', () => {
       tokens: [31_000 + i],
       finish: 0,
     }));
-    const f = { worker: 'decode-0-m3k9x2', seq: 12_345, items };
-    const times: number[] = [];
-    for (let round = 0; round < 40; round++) {
-      const start = performance.now();
-      for (let i = 0; i < 100; i++) decodeStep(encodeStep(f));
-      times.push((performance.now() - start) * 10);
-    }
-    const best = Math.min(...times);
-    console.log(
-      `      step frame of 64 items: ${best.toFixed(1)} µs to encode and decode, ${encodeStep(f).length} bytes`,
-    );
-    // The bound is 25 µs; the rest is room for a busy machine.
-    expect(best).to.be.lessThan(100);
+    expect(encodeStep({ worker: 'decode-0-m3k9x2', seq: 12_345, items }).length).to.be.lessThan(64 * 20);
   });
 });
 
