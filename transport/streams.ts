@@ -55,7 +55,8 @@ interface Row {
 }
 
 const rows: Readonly<Record<StreamName, Row>> = {
-  MAIL: { retention: 'limits', discard: 'new', maxAgeMs: 15 * minute, mebibytes: 256, content: true },
+  // Old mail goes: nearly all of it has been read, and a sender whose mail is pushed out unread has a deadline.
+  MAIL: { retention: 'limits', discard: 'old', maxAgeMs: 15 * minute, mebibytes: 256, content: true },
   JOBS: { retention: 'workqueue', discard: 'new', maxAgeMs: 15 * minute, mebibytes: 64, content: true },
   TAPE: { retention: 'limits', discard: 'old', maxAgeMs: 60 * minute, mebibytes: 512, content: true },
   KV: { retention: 'limits', discard: 'old', maxAgeMs: 24 * 60 * minute, mebibytes: 128, content: false },
