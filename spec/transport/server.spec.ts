@@ -1,6 +1,6 @@
 /** The embedded broker as an OS process: private, versioned, restarted in place, never orphaned. */
 import { spawn } from 'node:child_process';
-import { chmodSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { chmodSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -119,6 +119,20 @@ describe('The embedded nats-server', function () {
     expect(await codeOf(start({ binary: '/nowhere/nats-server' }))).to.equal('NET_NO_BINARY');
     writeFileSync(old, '#!/bin/sh\necho hello\n');
     expect(await codeOf(start({ binary: old }))).to.equal('NET_NO_BINARY');
+  });
+
+  it('waits for a keeper that is slower than the server', async () => {
+    const slow = path.join(dir, 'slow');
+    mkdirSync(slow, { recursive: true });
+    writeFileSync(path.join(slow, 'cat'), '#!/bin/sh\nsleep 1\nexec /bin/cat "$@"\n', { mode: 0o755 });
+    const usual = process.env.PATH;
+    process.env.PATH = `${slow}:${usual}`;
+    try {
+      server = await start();
+      expect(server.pid).to.be.greaterThan(0);
+    } finally {
+      process.env.PATH = usual;
+    }
   });
 
   it('reports the end of the log when the server dies at once', async () => {

@@ -120,16 +120,12 @@ export async function startNatsServer(options: NatsServerOptions): Promise<NatsS
     stopping ??= stop(deadlineMs);
     return stopping;
   };
+  let server: ProcessIdentity;
   try {
-    await answering(port, name, exited, files, options.readyMs ?? 15_000);
+    server = await answering(port, name, exited, files, options.readyMs ?? 15_000);
   } catch (error) {
     await stopOnce(500);
     throw error;
-  }
-  const server = readIdentity(files.pid);
-  if (!server) {
-    await stopOnce(500);
-    throw new NetError('NET_SERVER_EXIT', { exit: 'no pid file', log: tail(files.log) });
   }
   writePrivate(files.record, `${JSON.stringify({ port, owner: identify(process.pid) })}\n`);
   return {
@@ -365,14 +361,14 @@ function spawnKeeper(options: NatsServerOptions, files: Files): ChildProcess {
   return keeper;
 }
 
-/** Waits until the server on the port says that it is ours and has JetStream. */
+/** Waits until the server on the port says that it is ours and has JetStream, and its keeper, which may be slower, who it is. */
 async function answering(
   port: number,
   name: string,
   exited: Promise<{ code: number | null }>,
   files: Files,
   readyMs: number,
-): Promise<void> {
+): Promise<ProcessIdentity> {
   const deadline = performance.now() + readyMs;
   let gone: { code: number | null } | undefined;
   void exited.then((exit) => {
@@ -386,8 +382,9 @@ async function answering(
     }
     const info = await serverInfo(port);
     if (info?.server_name === name) {
-      if (info.jetstream === true) return;
-      throw new NetError('NET_NO_JETSTREAM', { url: `nats://${host}:${port}` });
+      if (info.jetstream !== true) throw new NetError('NET_NO_JETSTREAM', { url: `nats://${host}:${port}` });
+      const server = readIdentity(files.pid);
+      if (server) return server;
     }
     if (performance.now() > deadline) {
       throw new NetError('NET_SERVER_EXIT', { exit: `silent for ${readyMs} ms`, log: tail(files.log) });
