@@ -105,9 +105,11 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
           return state;
         }
         case 'InstanceUp': {
-          const known = state.workers.get(message.info.incarnation);
-          state.workers.set(message.info.incarnation, {
-            used: 0,
+          const { incarnation } = message.info;
+          const known = state.workers.get(incarnation);
+          state.workers.set(incarnation, {
+            // One that comes back may still hold what it held before it was out of view.
+            used: known === undefined ? unitsOn(state, incarnation) : known.used,
             reported: 0,
             full: false,
             ...known,
@@ -185,7 +187,9 @@ function place(state: RouterState, request: RouteRequest, config: RouterConfig, 
       info.component === 'prefill' &&
       info.model === request.model &&
       info.fingerprint === fingerprint &&
-      !info.draining,
+      !info.draining &&
+      // Those that failed this request are no reason to wait: D can do without.
+      !request.exclude.has(info.incarnation),
   );
   let prefill: Candidate | undefined;
   if (prefillExists) {
@@ -241,6 +245,15 @@ function tooMany(state: RouterState, request: RouteRequest): boolean {
 function add(state: RouterState, incarnation: string, units: number): void {
   const worker = state.workers.get(incarnation);
   if (worker) worker.used += units;
+}
+
+function unitsOn({ placed }: RouterState, incarnation: string): number {
+  let units = 0;
+  for (const { prefill, decode, units: slots } of placed.values()) {
+    if (decode === incarnation) units += slots;
+    if (prefill === incarnation) units += 1;
+  }
+  return units;
 }
 
 function release(state: RouterState, num: number): void {

@@ -1,6 +1,15 @@
 /** What the frontend does when only a part of what was said has come through. */
 import { expect } from 'chai';
-import type { Body } from '../../transport/index.js';
+import {
+  createKernel,
+  type Ref,
+  type RouterMessage,
+  routerActor,
+  seededDispatcher,
+  virtualWorld,
+} from '../../actors/index.js';
+import type { RouterReply } from '../../actors/router/router.js';
+import { address, type Body } from '../../transport/index.js';
 import { createFleet, type Fleet, prepared, type Seen } from './fleet.js';
 
 const words = (text = '') => text.trim().split(' ').filter(Boolean);
@@ -169,6 +178,67 @@ describe('attempts', () => {
       expect(fleet.summaries[0]?.attempts, type).to.equal(2);
       await settled(fleet);
     }
+  });
+});
+
+describe('the router', () => {
+  it('lets D do without P when the only prefill worker has failed the request', async () => {
+    const body = prepared();
+    const fleet = createFleet({ prefill: 1, decode: 1 });
+    fleet.lose((message) => {
+      if (message.type !== 'Prefill') return true;
+      const { from: to, to: from, head } = message;
+      const failed = { num: 1, leg: 'prefill', worker: 'prefill-0-a', code: 'GPU_DECODE_FAILED', message: '' };
+      fleet.redeliver({ from, to, head, type: 'Failed', body: failed });
+      return false;
+    });
+    const { seen } = fleet.submit(body);
+    await finished(fleet, seen, 5_000);
+    expect(fleet.commands.filter((type) => type !== 'Cancel')).to.deep.equal(['Reserve', 'Prefill', 'Generate']);
+    expect(seen.texts).to.deep.equal(await reference(body));
+    await settled(fleet);
+  });
+
+  it('counts what a worker holds when it comes back into view before that was released', async () => {
+    const dispatcher = seededDispatcher();
+    const kernel = createKernel({ world: virtualWorld({}), dispatcher });
+    const routed: number[] = [];
+    const replyTo: Ref<RouterReply> = kernel.spawn(
+      {
+        name: 'asker',
+        start: () => null,
+        handle(state: null, reply: RouterReply) {
+          if (reply.type === 'Routed') routed.push(reply.num);
+          return state;
+        },
+      },
+      address('gateway', 'g', 'frontend'),
+    );
+    const router = kernel.spawn(
+      routerActor({ mode: 'least-loaded', queueLimit: 9 }),
+      address('gateway', 'g', 'router'),
+    );
+    const tell = (message: RouterMessage) => {
+      kernel.tell(router, message);
+      dispatcher.drain();
+    };
+    const route = (num: number) => {
+      const request = { num, attempt: 1, model: 'mock', choices: 1, exclude: new Set<string>() };
+      tell({ type: 'Route', request, replyTo });
+    };
+    const place = { node: 'n', host: 'h', pid: 1, draining: false, model: 'mock', slots: 1 };
+    const info = { component: 'decode', instance: 'decode-0', incarnation: 'decode-0-a', ...place } as const;
+    tell({ type: 'InstanceUp', info });
+    route(1);
+    tell({ type: 'InstanceGone', incarnation: info.incarnation });
+    tell({ type: 'InstanceUp', info });
+    route(2);
+    expect(routed, 'its slot is taken').to.deep.equal([1]);
+    tell({ type: 'Release', num: 1, attempt: 1 });
+    route(3);
+    expect(routed, 'one slot, one request').to.deep.equal([1, 2]);
+    tell({ type: 'Release', num: 2, attempt: 1 });
+    expect(routed).to.deep.equal([1, 2, 3]);
   });
 });
 
