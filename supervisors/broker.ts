@@ -136,7 +136,11 @@ export function embeddedBroker(config: ResolvedConfig, binary: string, incarnati
     const name = mintIncarnation('nats');
     let asked: 'no' | 'stop' | 'kill' = 'no';
     const kill = () => {
-      if (alive) process.kill(life.pid, 'SIGKILL');
+      try {
+        if (alive) process.kill(life.pid, 'SIGKILL');
+      } catch {
+        // It is gone, and its keeper is about to say so.
+      }
     };
     const unwatch = watchNats('127.0.0.1', life.port, config.nats.silentMs, () => {
       lastExit = `silent for ${config.nats.silentMs} ms`;

@@ -128,7 +128,8 @@ function live(
       });
     };
 
-    child.once('error', (error) => {
+    // Also for a signal or a message that could not be sent: unheard, it would end this process.
+    child.on('error', (error) => {
       if (pid === undefined) ended(null, null, error);
     });
     if (pid === undefined) return;
