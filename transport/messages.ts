@@ -109,9 +109,9 @@ const TokenLogprobs = Type.Array(
 /** Message bodies by type. */
 export const bodies = {
   // commands: JetStream MAIL
-  /** gateway → D: hold slots and KV for a hand-off from `prefill`. Answered Accepted or Refused. */
+  /** gateway → D: hold slots and KV for a hand-off, then tell `prefill`. Answered Accepted or Refused. */
   Reserve: Type.Object({ work: Work, reply: ReplyTo, prefill: Incarnation }),
-  /** gateway → P: compute the prompt, sample the first token of each fresh choice, offer KV to `decode`. */
+  /** D → P, once D holds its grant: compute the prompt, sample the first token of each fresh choice, offer KV to `decode`. */
   Prefill: Type.Object({ work: Work, reply: ReplyTo, decode: Incarnation, haveBlocks: Count }),
   /** gateway → D: prefill and decode here (no prefill worker, or not worth one). */
   Generate: Type.Object({ work: Work, reply: ReplyTo }),

@@ -43,6 +43,17 @@ export function decodeActor(config: WorkerConfig, gpu: Ref<GpuMessage>): Behavio
         job.expiresAt = job.toldAt + config.grantMs;
         return { type: 'Reserve', request };
       },
+      granted(job, haveBlocks, ctx) {
+        if (job.peer === undefined) return;
+        // D holds its grant: now, and only now, P may compute. D tells it itself, which spares the first token a hop.
+        ctx.command(
+          address('prefill', job.peer, 'worker'),
+          'Prefill',
+          { work: job.work, reply: { gateway: job.gateway, num: job.num }, decode: config.incarnation, haveBlocks },
+          { ...api.headOf(job), budgetMs: Math.max(1, Math.floor(job.deadlineAt - ctx.now())) },
+          (code) => ({ type: 'Undelivered', key: job.key, code }),
+        );
+      },
       other(state, message, ctx) {
         if (message.type === 'KvOffer') {
           const job = api.find(state, message);

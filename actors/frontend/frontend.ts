@@ -252,7 +252,7 @@ export function frontendActor(
     r.phaseBy = now + config.firstTokenMs;
   }
 
-  function send<T extends 'Reserve' | 'Prefill' | 'Generate' | 'Cancel'>(
+  function send<T extends 'Reserve' | 'Generate' | 'Cancel'>(
     state: FrontendState,
     r: Request,
     to: Address,
@@ -265,29 +265,27 @@ export function frontendActor(
     ctx.command(to, type, body, head(state, r, ctx), (code) => ({ type: 'Undelivered', num, attempt, worker, code }));
   }
 
-  function accepted(state: FrontendState, r: Request, news: Envelope<'Accepted'>, ctx: C): void {
-    const placement = r.placement;
-    if (!placement) return;
-    const { leg, worker, haveBlocks } = news.body;
-    const now = clock(state, ctx);
-    if (leg === 'decode' && worker === placement.decode && placement.prefill !== undefined && r.phase === 'queued') {
-      // D holds its grant: now, and only now, P may compute.
-      r.acceptBy = now + config.acceptMs;
-      send(
-        state,
-        r,
-        prefillAddress(placement.prefill),
-        'Prefill',
-        { work: workOf(r), reply: replyOf(r), decode: placement.decode, haveBlocks },
-        ctx,
-      );
-      dispatched(r, now);
-    } else if (worker === computing(placement)) r.acceptBy = Number.POSITIVE_INFINITY;
+  function accepted(state: FrontendState, r: Request, { worker }: Envelope<'Accepted'>['body'], ctx: C): void {
+    if (r.placement === undefined) return;
+    started(r, clock(state, ctx));
+    if (worker === computing(r.placement)) r.acceptBy = Number.POSITIVE_INFINITY;
+  }
+
+  /**
+   * D holds its grant and has told P: its own Accepted says so, or whatever P says first, for two publishers have no mutual
+   * order. From now on P must answer.
+   */
+  function started(r: Request, now: number): void {
+    if (r.phase !== 'queued') return;
+    r.acceptBy = now + config.acceptMs;
+    dispatched(r, now);
   }
 
   /** Its leg computes the prompt. Whatever it says means that it has accepted: the Accepted itself may have been lost. */
   function progress(state: FrontendState, r: Request, { worker }: Envelope<'Progress'>['body'], ctx: C): void {
-    if (r.phase !== 'prefilling' || r.placement === undefined) return;
+    if (r.placement === undefined) return;
+    started(r, clock(state, ctx));
+    if (r.phase !== 'prefilling') return;
     if (worker === computing(r.placement)) r.acceptBy = Number.POSITIVE_INFINITY;
     r.quietSince = clock(state, ctx);
     r.phaseBy = r.quietSince + config.firstTokenMs;
@@ -388,7 +386,7 @@ export function frontendActor(
     const now = clock(state, ctx);
     for (const item of items) {
       const r = state.requests.get(item.num);
-      if (r === undefined || item.attempt !== r.attempt || r.placement === undefined || r.phase === 'queued') {
+      if (r === undefined || item.attempt !== r.attempt || r.placement === undefined) {
         state.stale++;
         continue;
       }
@@ -405,6 +403,7 @@ export function frontendActor(
 
   /** Tokens came, from P or from D: whoever gave them has the request, and the next are due. */
   function served(r: Request, byDecode: boolean, now: number, ctx: C): void {
+    started(r, now);
     if (byDecode) {
       if (r.phase !== 'decoding') move(r, 'decodeToken');
       releasePrefill(r, ctx);
@@ -642,7 +641,7 @@ export function frontendActor(
         }
         case 'Accepted': {
           const r = current(state, message.body.num, message.attempt);
-          if (r) accepted(state, r, message, ctx);
+          if (r) accepted(state, r, message.body, ctx);
           break;
         }
         case 'Progress': {

@@ -1,5 +1,5 @@
 /** What a worker knows of the requests it serves: by engine key for the data path, by (gateway, number) for messages. */
-import type { Address, BlockRef, Body, Envelope, Work } from '../../transport/index.js';
+import { type Address, address, type BlockRef, type Body, type Envelope, type Work } from '../../transport/index.js';
 
 export type TokenLogprobs = NonNullable<Body<'Resynced'>['items'][number]['logprobs']>;
 
@@ -25,8 +25,8 @@ export interface Job {
   readonly attempt: number;
   readonly req: string;
   readonly trace: string | undefined;
-  /** The frontend that answers go to. */
-  readonly from: Address;
+  /** The frontend that answers go to, whoever sent the command. */
+  readonly frontend: Address;
   readonly work: Work;
   /** The other leg's incarnation; undefined when this worker does both. */
   readonly peer: string | undefined;
@@ -68,6 +68,8 @@ export function newJobs(): Jobs {
   return { byKey: new Map(), byRequest: new Map(), tombstones: new Map(), nextKey: 1 };
 }
 
+export const frontendOf = (gateway: string): Address => address('gateway', gateway, 'frontend');
+
 export const requestKey = (gateway: string, num: number) => `${gateway}/${num}`;
 
 export function openJob(jobs: Jobs, command: JobCommand, peer: string | undefined, now: number): Job {
@@ -79,7 +81,7 @@ export function openJob(jobs: Jobs, command: JobCommand, peer: string | undefine
     attempt: command.attempt,
     req: command.req,
     trace: command.trace,
-    from: command.from,
+    frontend: frontendOf(reply.gateway),
     work,
     peer,
     accepted: false,

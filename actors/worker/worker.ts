@@ -10,6 +10,7 @@ import { framesOf, repeatFrom } from './frames.js';
 import {
   bury,
   closeJob,
+  frontendOf,
   isBuried,
   type Job,
   type JobCommand,
@@ -74,6 +75,8 @@ export type WorkerCtx = Ctx<WorkerMessage>;
 export interface Role {
   /** Commands this role takes. Each opens a job and asks the engine; `undefined` = not for this role. */
   begin(job: Job, command: JobCommand, request: EngineRequest): GpuMessage | undefined;
+  /** The engine has taken the job. */
+  granted?(job: Job, haveBlocks: number, ctx: WorkerCtx): void;
   /** Messages only this role knows. */
   other(state: WorkerState, message: WorkerMessage, ctx: WorkerCtx): void;
   /** After the tokens of a step have left. */
@@ -106,7 +109,7 @@ export function workerActor(
     const refuse = (code: string, text: string) => {
       state.refused++;
       ctx.frame(
-        message.from,
+        frontendOf(reply.gateway),
         'Refused',
         { num: reply.num, leg: config.leg, worker: config.incarnation, code, message: text },
         api.headOf(message),
@@ -136,13 +139,15 @@ export function workerActor(
     if (message.verdict.ok) {
       job.accepted = true;
       state.accepted++;
-      api.accept(job, message.verdict.haveBlocks ?? 0, ctx);
+      const haveBlocks = message.verdict.haveBlocks ?? 0;
+      mine.granted?.(job, haveBlocks, ctx);
+      api.accept(job, haveBlocks, ctx);
     } else if (job.accepted) api.fail(state, job, message.verdict.code, message.verdict.message, ctx);
     else {
       state.refused++;
       const { code, message: text } = message.verdict;
       ctx.frame(
-        job.from,
+        job.frontend,
         'Refused',
         { num: job.num, leg: config.leg, worker: config.incarnation, code, message: text },
         api.headOf(job),
@@ -169,7 +174,7 @@ export function workerActor(
       if (job && now - job.toldAt >= sweepMs) {
         job.toldAt = now;
         ctx.frame(
-          job.from,
+          job.frontend,
           'Progress',
           { num: job.num, leg: config.leg, worker: config.incarnation, done, total },
           api.headOf(job),
@@ -319,7 +324,7 @@ function workerApi(config: WorkerConfig, gpu: Ref<GpuMessage>): WorkerApi {
     },
     accept(job, haveBlocks, ctx) {
       ctx.frame(
-        job.from,
+        job.frontend,
         'Accepted',
         { num: job.num, leg: config.leg, worker: config.incarnation, haveBlocks },
         headOf(job),
@@ -328,7 +333,7 @@ function workerApi(config: WorkerConfig, gpu: Ref<GpuMessage>): WorkerApi {
     fail(state, job, code, message, ctx) {
       job.outcome = 'failed';
       ctx.frame(
-        job.from,
+        job.frontend,
         'Failed',
         { num: job.num, leg: config.leg, worker: config.incarnation, code, message: message.slice(0, 2000) },
         headOf(job),

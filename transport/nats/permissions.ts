@@ -49,7 +49,7 @@ const rights: Readonly<Record<Workload, Rights>> = {
     read: [['MAIL', 'mail', 'prefill']],
   },
   decode: {
-    publish: [['out'], ['ack', 'prefill'], ['kv']],
+    publish: [['mail', 'prefill'], ['out'], ['ack', 'prefill'], ['kv']],
     hear: [['ack', 'decode'], ['down'], ['query', 'decode']],
     read: [['MAIL', 'mail', 'decode']],
   },
