@@ -52,6 +52,7 @@ describe('Rights on the broker', function () {
   it('let a role publish into the mailboxes it has business with and no other', async () => {
     expect(await codeOf(gateway.store(s.mail(fresh('decode')), new Uint8Array(1), 'g1', 3_000))).to.equal('resolved');
     expect(await codeOf(prefill.store(s.mail(fresh('decode')), new Uint8Array(1), 'p1', 3_000))).to.equal('resolved');
+    expect(await codeOf(decode.store(s.mail(fresh('prefill')), new Uint8Array(1), 'd0', 3_000))).to.equal('resolved');
     expect(await codeOf(decode.store(s.mail(fresh('decode')), new Uint8Array(1), 'd1', 3_000))).to.equal('NET_DENIED');
     expect(await codeOf(decode.store(s.mail(fresh('gateway')), new Uint8Array(1), 'd2', 3_000))).to.equal('NET_DENIED');
     expect(await codeOf(observer.store(s.mail(fresh('decode')), new Uint8Array(1), 'o1', 3_000))).to.equal(
@@ -59,7 +60,7 @@ describe('Rights on the broker', function () {
     );
     const post = createPost(decode);
     const error = await post
-      .command(fresh('decode'), fresh('prefill'), 'Cancel', cancel(1), head())
+      .command(fresh('decode'), fresh('decode'), 'Cancel', cancel(1), head())
       .catch((e: unknown) => e);
     if (!isNetError(error, 'NET_REFUSED')) throw new Error(`not refused: ${error}`);
     expect(isNetError(error.cause, 'NET_DENIED')).to.equal(true);
