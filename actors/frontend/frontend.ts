@@ -236,6 +236,8 @@ export function frontendActor(
     r.outages = state.outages;
     r.prefillReleased = reply.prefill === undefined;
     r.acceptBy = now + config.acceptMs;
+    // The line is behind it: only the worker's answer is awaited now.
+    r.phaseBy = Number.POSITIVE_INFINITY;
     const work = workOf(r);
     if (reply.prefill !== undefined) {
       send(state, r, decodeAddress(reply.decode), 'Reserve', { work, reply: replyOf(r), prefill: reply.prefill }, ctx);
