@@ -184,6 +184,7 @@ export function frontendActor(
       firstTokenAt: 0,
       cachedTokens: 0,
       resyncing: false,
+      repeated: false,
     };
     state.accepted++;
     state.requests.set(r.num, r);
@@ -238,13 +239,18 @@ export function frontendActor(
     r.acceptBy = now + config.acceptMs;
     // The line is behind it: only the worker's answer is awaited now.
     r.phaseBy = Number.POSITIVE_INFINITY;
-    const work = workOf(r);
-    if (reply.prefill !== undefined) {
-      send(state, r, decodeAddress(reply.decode), 'Reserve', { work, reply: replyOf(r), prefill: reply.prefill }, ctx);
-      return;
-    }
-    send(state, r, decodeAddress(reply.decode), 'Generate', { work, reply: replyOf(r) }, ctx);
-    dispatched(r, now);
+    r.repeated = false;
+    order(state, r, ctx);
+    if (reply.prefill === undefined) dispatched(r, now);
+  }
+
+  /** The command that places a request. Workers answer a repeat without computing twice. */
+  function order(state: FrontendState, r: Request, ctx: C): void {
+    if (r.placement === undefined) return;
+    const { prefill, decode } = r.placement;
+    const body = { work: workOf(r), reply: replyOf(r) };
+    if (prefill === undefined) send(state, r, decodeAddress(decode), 'Generate', body, ctx);
+    else send(state, r, decodeAddress(decode), 'Reserve', { ...body, prefill }, ctx);
   }
 
   function dispatched(r: Request, now: number): void {
@@ -542,7 +548,11 @@ export function frontendActor(
     for (const r of [...state.requests.values()]) {
       if (r.phase === 'queued' && !r.begun && now - r.acceptedAt > beginAfterMs) begin(r);
       if (now > r.totalBy) fail(state, r, 'TOTAL_TIMEOUT', '', ctx);
-      else if (now > r.acceptBy) lost(state, r, 'ACCEPT_TIMEOUT', '', suspect(r), ctx);
+      else if (!r.repeated && now > r.acceptBy - config.acceptMs / 2) {
+        // Once: the command or its answer may have been lost, which is no reason to give up a worker.
+        r.repeated = true;
+        order(state, r, ctx);
+      } else if (now > r.acceptBy) lost(state, r, 'ACCEPT_TIMEOUT', '', suspect(r), ctx);
       else if (now > r.phaseBy) expired(state, r, ctx);
       else if (isQuiet(r, now) || r.choices.some((choice) => choice.early.length > 0)) resync(state, r, ctx);
     }

@@ -105,6 +105,8 @@ export interface Request {
   dispatchedAt: number;
   firstTokenAt: number;
   cachedTokens: number;
+  /** The command that placed it has been sent a second time. */
+  repeated: boolean;
   /** A Resync is under way. */
   resyncing: boolean;
 }

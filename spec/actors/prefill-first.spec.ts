@@ -238,8 +238,25 @@ describe('a request whose messages are lost', () => {
     await settled(fleet);
   });
 
-  it('is tried elsewhere when Reserve or Prefill is never answered', async () => {
-    for (const type of ['Reserve', 'Prefill', 'PrefillDone']) {
+  it('keeps its worker when one Reserve or one Accepted is lost: the command is repeated, the work is not', async () => {
+    for (const type of ['Reserve', 'Accepted']) {
+      const fleet = createFleet({ prefill: 1, decode: 1 });
+      let first = true;
+      fleet.lose((message) => {
+        if (message.type !== type || !first) return true;
+        first = false;
+        return false;
+      });
+      const { seen } = fleet.submit();
+      await fleet.run(60_000, () => seen.ends > 0);
+      complete(seen);
+      expect(fleet.summaries[0]?.attempts, type).to.equal(1);
+      await settled(fleet);
+    }
+  });
+
+  it('is tried elsewhere when Prefill or PrefillDone is never answered', async () => {
+    for (const type of ['Prefill', 'PrefillDone']) {
       const fleet = createFleet({ prefill: 2, decode: 2 });
       let first = true;
       fleet.lose((message) => {
