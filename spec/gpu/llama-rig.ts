@@ -31,8 +31,7 @@ export function tinyModelFile(): string {
 
 /** The default model as set-up left it; undefined when set-up has not run. */
 export function defaultModelFile(): string | undefined {
-  const cache =
-    process.env.DYNACT_CACHE || join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'dynact');
+  const cache = process.env.DYNACT_CACHE || join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'dynact');
   const manifest = join(cache, 'manifest.json');
   if (!existsSync(manifest)) return undefined;
   const { model } = JSON.parse(readFileSync(manifest, 'utf8')) as { model?: { path: string } };
