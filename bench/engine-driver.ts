@@ -43,6 +43,8 @@ export interface EngineDriver {
   /** Goes on from a hand-off. The answer holds the first token too, with the time at which the hand-off was committed. */
   takeOver(ask: Ask, prefilled: Prefilled): Promise<Answer>;
   release(key: number): void;
+  /** Ends every request that is under way; each answers with the tokens it has. */
+  endAll(): Promise<void>;
   stop(): Promise<void>;
 }
 
@@ -150,6 +152,12 @@ export function drive(engine: Engine): EngineDriver {
       return { ...answer, tokens: [first, ...answer.tokens] };
     },
     release: (key) => engine.release(key),
+    async endAll() {
+      for (const key of [...pending.keys()]) {
+        engine.cancel(key);
+        settle(key, (entry) => entry.resolve(entry));
+      }
+    },
     stop: () => engine.stop(),
   };
 }

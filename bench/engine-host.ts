@@ -55,6 +55,7 @@ export async function startEngineHost(
     prefill: (ask) => call('prefill', ask),
     takeOver: (ask, prefilled) => call('takeOver', ask, prefilled),
     release: (key) => void call('release', key),
+    endAll: () => call('endAll'),
     stop: () => started.stop(),
   };
 }

@@ -110,6 +110,7 @@ async function stallsOf(prefill: Driver, decode: Driver, vocabTokens: number, ar
     marks.push({ begin, end: at[0] as number });
     await sleep(150);
   }
+  await decode.endAll();
   const { at: steps } = (await Promise.all(background))[0] as { at: readonly number[] };
   const gaps = steps.slice(1).map((at, index) => ({ at, ms: at - (steps[index] as number) }));
   const calm = gaps.filter(({ at }) => !marks.some(({ begin, end }) => at >= begin && at <= end + 100));

@@ -13,7 +13,7 @@ import { interleaved, median, quantile } from './statistics.js';
 const streams = 8;
 const longTokens = 2048;
 const answerTokens = 64;
-/** One more than any run makes; a stream that ended early would flatter the result. */
+/** More than any run makes: a stream that ended early would flatter the result. */
 const streamTokens = 1900;
 const sequenceTokens = 2304;
 
@@ -147,6 +147,7 @@ async function latencies(side: Side, prompts: number): Promise<Run> {
     first.push((await side.arrive(prompt)).firstAt - asked);
   }
   const to = performance.timeOrigin + performance.now();
+  await side.decode.endAll();
   const answers = await Promise.all(background);
   const gaps = answers.flatMap(({ at }) => {
     if ((at.at(-1) as number) < to) throw new Error('a stream ended before the last prompt was answered');

@@ -5,7 +5,7 @@
 import { drive, type EngineDriver } from '../engine-driver.js';
 import { type BenchModel, openEngine } from '../model.js';
 
-type Call = keyof Pick<EngineDriver, 'generate' | 'prefill' | 'takeOver' | 'release'>;
+type Call = keyof Pick<EngineDriver, 'generate' | 'prefill' | 'takeOver' | 'release' | 'endAll'>;
 
 const { model, options } = JSON.parse(process.argv[2] as string) as { model: BenchModel; options: object };
 const engine = await openEngine(model, options);
