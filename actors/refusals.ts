@@ -59,7 +59,8 @@ export const refusals = {
   BROKER_DOWN: row(false, false, false, 503, 'The message broker is away.'),
   DRAINING: row(false, false, false, 503, 'This gateway is shutting down.'),
   NET_OUTBOX_FULL: row(false, false, false, 503, 'Too many messages wait for the broker.'),
-  NET_REFUSED: row(true, false, false, 503, 'The broker refused a message.'),
+  // Every worker is reached through the same broker: trying another one would only take longer.
+  NET_REFUSED: row(false, false, false, 503, 'The message broker refused a message; its store may be full.'),
   NET_TIMEOUT: row(true, false, false, 503, 'The broker did not store a message in time.'),
   INTERNAL: row(true, false, false, 500, 'Something went wrong inside.'),
 } as const satisfies Record<string, RefusalMeaning>;

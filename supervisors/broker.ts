@@ -10,6 +10,7 @@ import {
   connectNats,
   createPost,
   ensureStreams,
+  isNetError,
   type NatsBus,
   type NatsServer,
   type PostOffice,
@@ -130,6 +131,10 @@ export function embeddedBroker(config: ResolvedConfig, binary: string, incarnati
       namespace: config.node.namespace,
       orphanDeadlineMs: config.node.drainMs + 5000,
       ...(port === undefined ? {} : { port }),
+    }).catch((error) => {
+      // The executable is what set-up left: only set-up can replace it.
+      const unfit = isNetError(error, 'NET_VERSION_TOO_OLD') || isNetError(error, 'NET_NO_BINARY');
+      throw unfit ? new SupervisorError('SUP_TOOLCHAIN', [error.message]) : error;
     });
     server = life;
     alive = true;

@@ -119,9 +119,12 @@ function report(error: unknown): number {
     return (error as { exitCode: number }).exitCode === 0 ? 0 : exitUsage;
   }
   process.stderr.write(`dynact: ${describe(error)}\n`);
-  if (!isSupervisorError(error)) process.stderr.write(`${error instanceof Error ? error.stack : ''}\n`);
+  if (!isExpected(code)) process.stderr.write(`${error instanceof Error ? error.stack : ''}\n`);
   return isSupervisorError(error) && error.code.startsWith('SUP_CONFIG') ? exitUsage : exitFailed;
 }
+
+/** Errors of our own tables say all that a person needs; for anything else, a bug, the stack says where. */
+const isExpected = (code: unknown): boolean => typeof code === 'string' && /^(ACT|GPU|GWY|NET|SUP)_/.test(code);
 
 const examples = `
 Examples:
