@@ -149,8 +149,8 @@ async function latencies(side: Side, prompts: number): Promise<Run> {
   const to = performance.timeOrigin + performance.now();
   await side.decode.endAll();
   const answers = await Promise.all(background);
-  const gaps = answers.flatMap(({ at }) => {
-    if ((at.at(-1) as number) < to) throw new Error('a stream ended before the last prompt was answered');
+  const gaps = answers.flatMap(({ tokens, at }) => {
+    if (tokens.length >= streamTokens) throw new Error('a stream ended before the last prompt was answered');
     return at.slice(1).flatMap((when, index) => (when > from && when <= to ? [when - (at[index] as number)] : []));
   });
   return { p50: quantile(gaps, 0.5), p99: quantile(gaps, 0.99), max: quantile(gaps, 1), firstTokenMs: median(first) };
