@@ -1,4 +1,4 @@
-import { copyFileSync, mkdtempSync, statSync, truncateSync, writeFileSync } from 'node:fs';
+import { copyFileSync, mkdtempSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'chai';
@@ -170,6 +170,7 @@ describe('Faults of the embedded engine', function () {
       expect(error).to.be.instanceOf(Error).with.property('message').that.contains(path);
     }
     expect(() => openVocabulary({ model: 'm', path: foreign })).to.throw(foreign);
+    rmSync(folder, { recursive: true });
   });
 
   it('stops with work in flight, and answers GPU_STOPPED afterwards', async () => {

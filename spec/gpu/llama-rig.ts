@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { existsSync, mkdtempSync, readFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { homedir, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createLlamaEngine, type EngineRequest, type LlamaEngine, type LlamaEngineOptions } from '../../gpu/index.js';
@@ -23,19 +23,21 @@ let tiny: string | undefined;
 /** A random-weight model, written once per run. */
 export function tinyModelFile(): string {
   if (tiny === undefined) {
-    tiny = join(mkdtempSync(join(tmpdir(), 'dynact-tiny-')), 'tiny.gguf');
+    const folder = mkdtempSync(join(tmpdir(), 'dynact-tiny-'));
+    process.once('exit', () => rmSync(folder, { recursive: true, force: true }));
+    tiny = join(folder, 'tiny.gguf');
     writeTinyModel(tiny);
   }
   return tiny;
 }
 
-/** The default model as set-up left it; undefined when set-up has not run. */
+/** The default model in the format that workers load; undefined when set-up has not run. */
 export function defaultModelFile(): string | undefined {
   const cache = process.env.DYNACT_CACHE || join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'dynact');
   const manifest = join(cache, 'manifest.json');
   if (!existsSync(manifest)) return undefined;
-  const { model } = JSON.parse(readFileSync(manifest, 'utf8')) as { model?: { path: string } };
-  return model !== undefined && existsSync(model.path) ? model.path : undefined;
+  const { weights } = JSON.parse(readFileSync(manifest, 'utf8')) as { weights?: { path: string } };
+  return weights !== undefined && existsSync(weights.path) ? weights.path : undefined;
 }
 
 /** Token ids that depend on `id` alone. */
