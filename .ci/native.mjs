@@ -20,7 +20,12 @@ export async function nativeTests(command) {
   const tests = filesBelow(join(source, 'test'), (path) => /^[^/]+_test\.cc$/.test(path)).map((path) =>
     basename(path, '.cc'),
   );
-  const settings = [`-DDYNACT_LLAMA_HEADERS=${headersFolder(openCache())}`, '-DCMAKE_BUILD_TYPE=RelWithDebInfo'];
+  // Sanitizers recommend -O1, and it compiles in half the time of -O2.
+  const settings = [
+    `-DDYNACT_LLAMA_HEADERS=${headersFolder(openCache())}`,
+    '-DCMAKE_BUILD_TYPE=Debug',
+    '-DCMAKE_CXX_FLAGS_DEBUG=-O1',
+  ];
   let held = tests.length > 0;
   for (const [sanitizer, env] of Object.entries(SANITIZERS)) {
     const build = join(root, '.build', `native-${sanitizer}`);
