@@ -97,6 +97,8 @@ export interface FrontendState {
   conflicts: number;
   migrations: number;
   draining: boolean;
+  /** A Sweep is on its way. */
+  sweeping: boolean;
   brokerDownAt: number | undefined;
   /** How often the broker has been away. */
   outages: number;
@@ -188,6 +190,10 @@ export function frontendActor(
     };
     state.accepted++;
     state.requests.set(r.num, r);
+    if (!state.sweeping) {
+      state.sweeping = true;
+      ctx.after(sweepMs, { type: 'Sweep' });
+    }
     state.byTicket.set(r.ticket, r.num);
     move(r, 'prepare');
     move(r, 'admit');
@@ -538,6 +544,9 @@ export function frontendActor(
   }
 
   function sweep(state: FrontendState, ctx: C): void {
+    // An idle gateway sleeps: the next request starts the sweep again.
+    state.sweeping = state.requests.size > 0;
+    if (!state.sweeping) return;
     ctx.after(sweepMs, { type: 'Sweep' });
     if (state.brokerDownAt !== undefined) {
       if (ctx.now() - state.brokerDownAt < config.brokerOutageMs) return;
@@ -607,9 +616,9 @@ export function frontendActor(
   return {
     name: 'frontend',
     capacity: 100_000,
-    start(ctx) {
-      ctx.after(sweepMs, { type: 'Sweep' });
+    start() {
       return {
+        sweeping: false,
         requests: new Map(),
         byTicket: new Map(),
         frames: new Map(),
