@@ -408,9 +408,9 @@ export function frontendActor(
       if (choice === undefined) continue;
       if (item.cached !== undefined) r.cachedTokens = item.cached;
       served(r, worker === r.placement.decode, now, ctx);
-      const verdict = arrive(choice, item, (tokens, finish, logprobs) => deliver(r, choice, tokens, finish, logprobs));
+      const verdict = arrive(r, choice, item, deliver);
       if (r.firstTokenAt === 0 && choice.tokens.length > 0) r.firstTokenAt = now;
-      settle(state, r, verdict, worker, ctx);
+      if (verdict !== 'ok' || choice.finished) settle(state, r, verdict, worker, ctx);
     }
     if (seq !== last + 1) resyncWorker(state, worker, ctx);
   }
@@ -534,7 +534,7 @@ export function frontendActor(
         finish,
         ...(logprobs !== undefined && { logprobs }),
       };
-      const verdict = arrive(choice, item, (fresh, end, logprobs) => deliver(r, choice, fresh, end, logprobs));
+      const verdict = arrive(r, choice, item, deliver);
       if (verdict === 'conflict') {
         settle(state, r, verdict, worker, ctx);
         return;

@@ -26,7 +26,7 @@ function play(items: readonly FrameItem[]) {
   const choice = fresh();
   const ends: number[] = [];
   const verdicts: Arrival[] = items.map((piece) =>
-    arrive(choice, piece, (_, finish) => {
+    arrive(null, choice, piece, (_owner, _choice, _tokens, finish) => {
       if (finish === 0) return;
       choice.finished = true;
       ends.push(finish);
