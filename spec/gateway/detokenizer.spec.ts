@@ -75,8 +75,10 @@ describe('Detokenizer', () => {
   });
 
   it('never shows half a character: of valid text no part has U+FFFD or a lone surrogate', () => {
+    // U+FFFD is a character too, and may be in what is generated: here it would look like a broken one.
+    const valid = fc.string({ unit: 'grapheme' }).filter((text) => !text.includes('\ufffd'));
     fc.assert(
-      fc.property(fc.string({ unit: 'grapheme' }), fc.array(fc.nat(200), { maxLength: 30 }), (whole, places) => {
+      fc.property(valid, fc.array(fc.nat(200), { maxLength: 30 }), (whole, places) => {
         const pieces = cut(Buffer.from(whole), places);
         const text = detokenize(pieces, (part) => expect(part).not.to.match(/\ufffd|\p{Surrogate}/u));
         expect(text).to.equal(whole);
