@@ -3,6 +3,7 @@
 #include <napi.h>
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,13 @@ inline uint64_t count(const Napi::Object& o, const char* name, double max = 4294
 }
 
 inline uint32_t count32(const Napi::Object& o, const char* name) { return static_cast<uint32_t>(count(o, name)); }
+
+// A number that somebody else vouches for; what is no whole number in range becomes the largest value of the type.
+template <class T>
+T saturated(double v) {
+  const double limit = sizeof(T) > 4 ? 9007199254740991.0 : 4294967295.0;
+  return v >= 0 && v <= limit && v == std::floor(v) ? static_cast<T>(v) : std::numeric_limits<T>::max();
+}
 
 inline bool flag(const Napi::Object& o, const char* name) {
   Napi::Value v = o.Get(name);

@@ -14,6 +14,8 @@ namespace {
 constexpr uint32_t kMaxRows = 512;
 // Generated tokens are recomputed in calls below the 64 rows at which the attention kernel changes.
 constexpr uint32_t kReplayRows = 63;
+// KV cells that a call with one row reads as one piece, however many threads there are.
+constexpr int32_t kWholeCells = 256;
 
 uint64_t thread_cpu_ns() {
   timespec t;
@@ -86,6 +88,7 @@ bool Engine::open(std::string& error) {
     error = "libllama gave fewer tokens per sequence than asked for";
     return false;
   }
+  cells_ = static_cast<int32_t>(api_.llama_n_ctx_seq(context_));
   if (int32_t trained = api_.llama_model_n_ctx_train(model_->handle); trained > 0)
     options_.sequence_tokens = std::min(options_.sequence_tokens, static_cast<uint32_t>(trained));
   memory_ = api_.llama_get_memory(context_);
@@ -191,84 +194,96 @@ Verdict Engine::admit(const Request& r) {
   return {};
 }
 
+// The requests that were here first keep their claim on free slots.
+Verdict Engine::admit_held(const Request& r) {
+  if (Verdict no = admit(r)) return no;
+  if (free_slots_ < waiting_slots_ + r.choices.size()) return Error{Code::full, "no free slot"};
+  return {};
+}
+
 void Engine::post(std::function<void()> command) {
   inbox_.push_back(std::move(command));
   wake_.notify_one();
 }
 
-Verdict Engine::generate(Request request) {
-  if (Verdict no = validate(request)) return no;
-  auto job = std::make_shared<std::unique_ptr<Job>>(std::make_unique<Job>());
-  Job& j = **job;
-  j.kind = Kind::generate;
-  j.hashes = sequence_hashes(reinterpret_cast<const uint32_t*>(request.prompt.data()), request.prompt.size(), kBlockTokens,
-                             salted_seed(request.cache_salt), false);
-  j.held_slots = static_cast<uint32_t>(request.choices.size());
-  j.request = std::move(request);
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (Verdict no = admit(j.request)) return no;
-  keys_[j.request.key] = {};
-  waiting_++;
-  waiting_slots_ += j.held_slots;
-  post([this, job] {
-    Job* raw = job->get();
+void Engine::look() {
+  look_ = true;
+  wake_.notify_one();
+}
+
+Verdict Engine::enqueue(std::unique_ptr<Job> job) {
+  auto box = std::make_shared<std::unique_ptr<Job>>(std::move(job));
+  const Job& j = **box;
+  const uint32_t key = j.request.key, slots = j.held_slots, promised = j.promised;
+  std::function<void()> command = [this, box] {
+    Job* raw = box->get();
     raw->order = ++orders_;
     queue_.push_back(raw);
-    jobs_[raw->request.key] = std::move(*job);
-  });
+    jobs_[raw->request.key] = std::move(*box);
+  };
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (Verdict no = admit(j.request)) return no;
+  if (promised_ + promised > options_.export_blocks)
+    return Error{Code::pool_full, std::to_string(promised) + " blocks to export, " +
+                                      std::to_string(options_.export_blocks - promised_) + " free"};
+  keys_[key] = {};
+  try {
+    post(std::move(command));
+  } catch (...) {
+    keys_.erase(key);
+    throw;
+  }
+  promised_ += promised;
+  waiting_++;
+  waiting_slots_ += slots;
   return {};
 }
 
-Verdict Engine::prefill(Request request, uint32_t have_blocks, uint32_t lease_ms) {
-  if (Verdict no = validate(request)) return no;
-  if (!pool_) return Error{Code::pool_full, "this engine exports no KV"};
-  const uint32_t blocks = blocks_of(static_cast<uint32_t>(request.prompt.size()));
-  const uint32_t whole = static_cast<uint32_t>(request.prompt.size()) / kBlockTokens;
-  if (have_blocks > whole) return Error{Code::bad_request, "the receiver claims more blocks than the prompt has"};
-  if (lease_ms == 0) return Error{Code::bad_request, "a lease of 0 ms"};
-  auto job = std::make_shared<std::unique_ptr<Job>>(std::make_unique<Job>());
-  Job& j = **job;
-  j.kind = Kind::prefill;
-  j.hashes = sequence_hashes(reinterpret_cast<const uint32_t*>(request.prompt.data()), request.prompt.size(), kBlockTokens,
-                             salted_seed(request.cache_salt), true);
-  j.held_slots = 1;
-  j.have_blocks = j.next_export = have_blocks;
-  j.lease_ms = lease_ms;
-  j.promised = blocks - have_blocks;
-  j.request = std::move(request);
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (Verdict no = admit(j.request)) return no;
-  if (promised_ + j.promised > options_.export_blocks)
-    return Error{Code::pool_full, std::to_string(j.promised) + " blocks to export, " +
-                                      std::to_string(options_.export_blocks - promised_) + " free"};
-  promised_ += j.promised;
-  keys_[j.request.key] = {};
-  waiting_++;
-  waiting_slots_++;
-  post([this, job] {
-    Job* raw = job->get();
-    raw->order = ++orders_;
-    queue_.push_back(raw);
-    jobs_[raw->request.key] = std::move(*job);
+Verdict Engine::generate(Request request) {
+  return guarded([&]() -> Verdict {
+    if (Verdict no = validate(request)) return no;
+    auto job = std::make_unique<Job>();
+    job->kind = Kind::generate;
+    job->hashes = sequence_hashes(reinterpret_cast<const uint32_t*>(request.prompt.data()), request.prompt.size(), kBlockTokens,
+                                  salted_seed(request.cache_salt), false);
+    job->held_slots = static_cast<uint32_t>(request.choices.size());
+    job->request = std::move(request);
+    return enqueue(std::move(job));
   });
-  return {};
+}
+
+Verdict Engine::prefill(Request request, uint32_t have_blocks, uint32_t lease_ms) {
+  return guarded([&]() -> Verdict {
+    if (Verdict no = validate(request)) return no;
+    if (!pool_) return Error{Code::pool_full, "this engine exports no KV"};
+    const uint32_t blocks = blocks_of(static_cast<uint32_t>(request.prompt.size()));
+    const uint32_t whole = static_cast<uint32_t>(request.prompt.size()) / kBlockTokens;
+    if (have_blocks > whole) return Error{Code::bad_request, "the receiver claims more blocks than the prompt has"};
+    if (lease_ms == 0) return Error{Code::bad_request, "a lease of 0 ms"};
+    auto job = std::make_unique<Job>();
+    job->kind = Kind::prefill;
+    job->hashes = sequence_hashes(reinterpret_cast<const uint32_t*>(request.prompt.data()), request.prompt.size(), kBlockTokens,
+                                  salted_seed(request.cache_salt), true);
+    job->held_slots = 1;
+    job->have_blocks = job->next_export = have_blocks;
+    job->lease_ms = lease_ms;
+    job->promised = blocks - have_blocks;
+    job->request = std::move(request);
+    return enqueue(std::move(job));
+  });
 }
 
 void Engine::cancel(uint32_t key) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto known = keys_.find(key);
   if (known == keys_.end() || known->second.cancelled) return;
-  auto reserved = reservations_.find(key);
-  if (reserved != reservations_.end()) {
-    reserved->second->closed = true;
-    free_slots_ += known->second.slots;
-    reservations_.erase(reserved);
-    keys_.erase(known);
-    post([] {});  // a waiting request may start
+  if (reservations_.count(key)) {
+    drop_reservation(key);
+    keys_.erase(key);
     return;
   }
-  known->second.cancelled = true;
   post([this, key] { cancel_on_thread(key); });
+  known->second.cancelled = true;
 }
 
 void Engine::release(uint32_t key) {
@@ -316,13 +331,17 @@ void Engine::run() {
 
 bool Engine::turn() {
   std::vector<std::function<void()>> commands;
+  bool worked;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     commands.swap(inbox_);
+    worked = look_ || !commands.empty();
+    look_ = false;
   }
   for (auto& command : commands) command();
-  expire(Clock::now());
-  bool worked = !commands.empty();
+  const auto now = Clock::now();
+  settle_reservations(now);
+  expire(now);
   for (Sequence* s : owners_) {
     if (!s || !s->decoding) continue;
     decode_call();
@@ -346,10 +365,11 @@ void Engine::wait() {
   for (const auto& [key, held] : exports_) until = std::min(until, held.deadline);
   for (const auto& [key, r] : reservations_)
     if (r->committing) until = std::min(until, r->deadline);
-  wake_.wait_until(lock, until, [this] { return !inbox_.empty() || stopping_; });
+  wake_.wait_until(lock, until, [this] { return !inbox_.empty() || look_ || stopping_; });
 }
 
-// Cancelled requests are silent from the moment `cancel` returns; the sink is called under the lock so that holds for it too.
+// Cancelled requests are silent from the moment `cancel` returns; the sink is called under the lock so that holds for it too, and a
+// key outlives its last events.
 void Engine::publish() {
   uint32_t used = 0;
   for (const Sequence* s : owners_) used += s ? blocks_of(s->kv) : 0;
@@ -365,6 +385,8 @@ void Engine::publish() {
   drop(events_.tokens), drop(events_.progress), drop(events_.exported), drop(events_.prefilled), drop(events_.failed);
   auto& c = events_.committed;
   c.erase(std::remove_if(c.begin(), c.end(), cancelled), c.end());
+  for (uint32_t key : ended_) keys_.erase(key);
+  ended_.clear();
   if (events_.empty()) {
     events_ = {};
     return;
@@ -379,11 +401,6 @@ void Engine::expire(Clock::time_point now) {
   for (const auto& [key, held] : exports_)
     if (held.deadline <= now) over.push_back(key);
   for (uint32_t key : over) drop_export(key);
-  std::lock_guard<std::mutex> lock(mutex_);
-  over.clear();
-  for (const auto& [key, r] : reservations_)
-    if (r->committing && r->deadline <= now) over.push_back(key);
-  for (uint32_t key : over) fail_reservation(key, *reservations_[key], Code::gone, "the lease ran out before the copy was complete");
 }
 
 bool Engine::start_next() {
@@ -413,12 +430,27 @@ void Engine::row(int32_t token, uint32_t position, int slot, bool output) {
   batch_out_[static_cast<size_t>(i)] = output;
 }
 
+// The library splits the KV of a call with one row over its threads once it spans more than kWholeCells, and then adds up in an
+// order that depends on their number. A second row, forgotten at once, keeps it whole; where the sequence has no cell for one
+// (its last token), one thread does.
 int Engine::decode() {
+  const bool lone = options_.threads > 1 && batch_.n_tokens == 1 && batch_pos_[0] >= kWholeCells;
+  const int32_t next = batch_pos_[0] + 1;
+  const bool spare = lone && next < cells_;
+  if (spare) row(batch_token_[0], static_cast<uint32_t>(next), batch_seq_[0], false);
+  else if (lone) api_.llama_set_n_threads(context_, 1, 1);
   const uint64_t before = thread_cpu_ns();
   int rc = api_.llama_decode(context_, batch_);
   if (rc == 0) api_.llama_synchronize(context_);
   cpu_decode_ += thread_cpu_ns() - before;
   steps_++;
+  if (spare) {
+    api_.llama_memory_seq_rm(memory_, batch_seq_[0], next, -1);
+    batch_.n_tokens = 1;
+  } else if (lone) {
+    const auto threads = static_cast<int32_t>(options_.threads);
+    api_.llama_set_n_threads(context_, threads, threads);
+  }
   return rc;
 }
 
@@ -477,7 +509,7 @@ void Engine::begin_prompt(Job& job) {
   }
   job.prompt_slot = take_slot(&job.sequences[0]);
   // At least one token is computed: its logits are what this is about.
-  job.cached_blocks = cache_->find(job.hashes.data(), std::min<size_t>(job.hashes.size(), (n - 1) / kBlockTokens));
+  job.cached_blocks = cache_->find(job.prompt(), (n - 1) / kBlockTokens);
   std::string error;
   if (!job.cached_blocks.empty()) {
     const uint32_t hit = static_cast<uint32_t>(job.cached_blocks.size()) * kBlockTokens;
@@ -521,22 +553,23 @@ void Engine::prompt_call() {
 bool Engine::keep_blocks(Job& job, uint32_t from, std::string& error) {
   const uint32_t n = job.prompt_tokens(), done = job.done;
   const uint32_t first = from / kBlockTokens, end = done == n ? blocks_of(n) : done / kBlockTokens;
-  const bool exports = job.kind == Kind::prefill;
-  bool needed = false;
-  for (uint32_t i = first; i < end; i++) {
-    const bool is_whole = (i + 1) * kBlockTokens <= n;
-    needed = needed || (exports && i >= job.next_export) || (is_whole && !cache_->has(job.hashes[i]));
-  }
-  if (!needed) return true;
+  const bool exports = job.kind == Kind::prefill && job.next_export < end;
+  const size_t whole = std::min<size_t>(done / kBlockTokens, cache_->capacity());
+  const size_t covered = cache_->covered(job.prompt(), whole);
+  if (!exports && covered == whole) return true;
   if (!read_state(job.prompt_slot, done, error)) return false;
-  for (uint32_t i = first; i < end; i++) {
-    const uint32_t start = i * kBlockTokens, count = std::min(kBlockTokens, n - start);
-    if (count == kBlockTokens)
-      cache_->put(job.hashes[i], [&](uint8_t* bytes) { layout_.cut(state_.data(), done, start, count, bytes); });
-    if (exports && i >= job.next_export && !export_block(job, i, nullptr)) {
-      error = "the export pool has no room that was promised";
-      return false;
-    }
+  std::vector<CachedBlock> kept;
+  for (size_t i = covered; i < whole; i++) {
+    auto bytes = cache_->allocate();
+    layout_.cut(state_.data(), done, static_cast<uint32_t>(i) * kBlockTokens, kBlockTokens, bytes.get());
+    kept.push_back(std::move(bytes));
+  }
+  if (!kept.empty()) cache_->put(job.prompt(), covered, kept);
+  if (!exports) return true;
+  for (uint32_t i = std::max(first, job.next_export); i < end; i++) {
+    if (export_block(job, i, nullptr)) continue;
+    error = "the export pool has no room that was promised";
+    return false;
   }
   return true;
 }
@@ -553,7 +586,6 @@ void Engine::finish_prompt(Job& job, uint32_t from, float* logits) {
   // In mode generate the cache is filled once, here: reading a growing state after every chunk would be quadratic.
   if (!keep_blocks(job, job.kind == Kind::prefill ? from : job.cached, error))
     return fail(job, Code::decode_failed, error);
-  cache_->find(job.hashes.data(), n / kBlockTokens);  // a prefix counts as used after what follows it
   if (job.kind == Kind::prefill) return finish_export(job);
 
   current_ = nullptr;
@@ -750,24 +782,14 @@ void Engine::retire(Job& job, bool keep_key) {
       waiting_--;
       waiting_slots_ -= job.held_slots;
     }
-    if (!keep_key) {
-      promised_ -= job.promised;
-      keys_.erase(key);
-    }
+    if (!keep_key) promised_ -= job.promised;
   }
+  if (!keep_key) ended_.push_back(key);
   jobs_.erase(key);
 }
 
 void Engine::fail(Job& job, Code code, const std::string& message) {
   events_.failed.push_back({job.request.key, Error{code, message}});
-  // The key goes with the job, so a cancel that is under way must still silence the event.
-  bool silent;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    auto known = keys_.find(job.request.key);
-    silent = known != keys_.end() && known->second.cancelled;
-  }
-  if (silent) events_.failed.pop_back();
   retire(job, false);
 }
 

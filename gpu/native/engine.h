@@ -2,8 +2,10 @@
 //  - one stream per sequence; decoding sequences sit in consecutive ascending slots, moved by state copy when a hole splits them;
 //  - prefill and decode never share a llama_decode call, and at most one prefill chunk runs between two decode calls;
 //  - chunk boundaries depend on the request alone: whole blocks of 64 in chunks that end at multiples of `prefill_chunk`, the
-//    remainder in a call of its own, tokens that were generated before in calls of fewer than 64 rows.
-// So a request's tokens do not depend on its neighbours, on cache hits, on hand-offs or on migrations.
+//    remainder in a call of its own, tokens that were generated before in calls of fewer than 64 rows;
+//  - with several threads no call has a single row of a long sequence (`decode`).
+// So a request's tokens do not depend on its neighbours, on cache hits, on hand-offs, on migrations or on the number
+// of threads.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -12,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 
@@ -22,8 +25,6 @@
 #include "request.h"
 
 namespace dynact {
-
-constexpr uint32_t kBlockTokens = 64;
 
 struct EngineOptions {
   uint32_t slots = 8;             // sequences at a time, at most 256
@@ -111,6 +112,7 @@ class Engine {
     uint32_t have_blocks = 0, next_export = 0, lease_ms = 0, promised = 0;
     std::vector<uint64_t> exported;  // pool offsets
     uint32_t prompt_tokens() const { return static_cast<uint32_t>(request.prompt.size()); }
+    PromptRef prompt() const { return {hashes.data(), request.prompt.data()}; }
   };
   struct Reservation {
     enum class Block : uint8_t { missing, pulling, placed };
@@ -125,6 +127,8 @@ class Engine {
     bool pulled = false;
     std::string owner;
     uint64_t epoch = 0;
+    std::optional<Code> failed;  // by a transfer, with `why`
+    std::string why;
     bool committing = false;
     Clock::time_point deadline;
     std::vector<FirstToken> first;
@@ -145,8 +149,20 @@ class Engine {
 
   // admission, any thread
   Verdict validate(const Request& request) const;
+  // Runs `f`; without memory it refuses, and whatever `f` took is given back.
+  template <class F>
+  Verdict guarded(F f) {
+    try {
+      return f();
+    } catch (const std::bad_alloc&) {
+      return Error{Code::full, "no memory"};
+    }
+  }
   Verdict admit(const Request& request);  // holds mutex_
+  Verdict admit_held(const Request& request);  // the same for one that takes its slots at once
+  Verdict enqueue(std::unique_ptr<Job> job);
   void post(std::function<void()> command);  // holds mutex_
+  void look();  // holds mutex_: something may be due on the engine thread
 
   // engine thread
   void run();
@@ -176,14 +192,16 @@ class Engine {
   void expire(Clock::time_point now);
   void drop_export(uint32_t key);
   void cancel_on_thread(uint32_t key);
-  void take_over(uint32_t key);
+  void take_over(uint32_t key, const std::shared_ptr<Reservation>& r);
   void give_back(uint32_t slots);
   Job* find_job(uint32_t key);
 
   // hand-off, any thread
-  void fetched(uint32_t key, const std::shared_ptr<Reservation>& r, FetchResult&& result);
-  Verdict start_fetch(uint32_t key, const std::shared_ptr<Reservation>& r, const PoolDesc& pool, std::vector<BlockDesc> want);
-  void fail_reservation(uint32_t key, Reservation& r, Code code, std::string message);  // holds mutex_
+  void fetched(Reservation& r, FetchResult&& result);
+  Verdict check(const Reservation& r, const HandoffDesc& h, const std::vector<FirstToken>& first) const;
+  Verdict start_fetch(const std::shared_ptr<Reservation>& r, const PoolDesc& pool, std::vector<BlockDesc> want);
+  void drop_reservation(uint32_t key);  // holds mutex_
+  void settle_reservations(Clock::time_point now);
   std::shared_ptr<uint8_t> take_blob();
 
   const std::shared_ptr<Model> model_;
@@ -191,6 +209,7 @@ class Engine {
   EngineOptions options_;
   llama_context* context_ = nullptr;
   llama_memory_t memory_ = nullptr;
+  int32_t cells_ = 0;  // of a sequence
   ggml_threadpool* threadpool_ = nullptr;
   void (*threadpool_free_)(ggml_threadpool*) = nullptr;
   KvLayout layout_;
@@ -207,7 +226,7 @@ class Engine {
   std::unordered_map<uint32_t, Key> keys_;
   std::unordered_map<uint32_t, std::shared_ptr<Reservation>> reservations_;
   uint32_t free_slots_, waiting_ = 0, waiting_slots_ = 0, promised_ = 0;
-  bool dead_ = false;
+  bool dead_ = false, look_ = false;
 
   // engine thread only
   std::unordered_map<uint32_t, std::unique_ptr<Job>> jobs_;
@@ -216,6 +235,7 @@ class Engine {
   std::vector<Sequence*> owners_;  // by slot; a prompt belongs to its job's first sequence
   std::unordered_map<uint32_t, Export> exports_;
   StepEvents events_;
+  std::vector<uint32_t> ended_;  // keys that are free again once `events_` are out
   Sampler sampler_;
   uint64_t orders_ = 0;
   std::vector<uint8_t> state_;  // reused: fresh pages cost more than the copy

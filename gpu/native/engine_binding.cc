@@ -14,7 +14,8 @@ namespace {
 
 using namespace dynact;
 
-// Steps on their way to JavaScript. Bounded by what the live requests may still produce.
+// Steps on their way to JavaScript. Bounded by what the live requests may still produce. The thread-safe function owns a reference,
+// given up when it is finalized: a call that is queued then, or a wrapper collected before it, cannot leave it dangling.
 struct Channel {
   std::mutex mutex;
   StepEvents pending;
@@ -56,6 +57,19 @@ struct Channel {
     drop(pending.tokens), drop(pending.progress), drop(pending.exported), drop(pending.prefilled), drop(pending.failed);
     auto& c = pending.committed;
     c.erase(std::remove(c.begin(), c.end(), key), c.end());
+  }
+
+  static std::shared_ptr<Channel> open(Napi::Env env, Napi::Function f) {
+    auto channel = std::make_shared<Channel>();
+    auto* owned = new std::shared_ptr<Channel>(channel);
+    channel->to_js = Napi::ThreadSafeFunction::New(env, f, "dynact engine", 0, 1, owned,
+                                                   [](Napi::Env, std::shared_ptr<Channel>* held) { delete held; });
+    return channel;
+  }
+
+  void close() {
+    std::lock_guard<std::mutex> lock(mutex);
+    closed = true;
   }
 
   void deliver(Napi::Env env, Napi::Function f);
@@ -166,15 +180,22 @@ PoolDesc to_pool(const Napi::Value& value) {
           static_cast<int>(count(o, "fd", 2147483647)), count(o, "bytes", 9007199254740991.0)};
 }
 
-// Blocks cross as a Float64Array of (index, tokens, offset, bytes) and a BigUint64Array of (checksum, hash).
+// Blocks cross as a Float64Array of (index, tokens, offset, bytes) and a BigUint64Array of (checksum, hash). They come from another
+// process: a number out of range becomes the largest, which no check of the engine lets through.
 std::vector<BlockDesc> to_blocks(const Napi::Value& numbers, const Napi::Value& hashes) {
+  auto is = [](const Napi::Value& v, napi_typedarray_type type) {
+    return v.IsTypedArray() && v.As<Napi::TypedArray>().TypedArrayType() == type;
+  };
+  if (!is(numbers, napi_float64_array) || !is(hashes, napi_biguint64_array))
+    throw Napi::TypeError::New(numbers.Env(), "blocks must be a Float64Array and a BigUint64Array");
   auto n = numbers.As<Napi::Float64Array>();
   auto h = hashes.As<Napi::BigUint64Array>();
   std::vector<BlockDesc> blocks(n.ElementLength() / 4);
-  if (h.ElementLength() != 2 * blocks.size()) throw Napi::TypeError::New(numbers.Env(), "hashes do not fit the blocks");
+  if (n.ElementLength() % 4 != 0 || h.ElementLength() != 2 * blocks.size())
+    throw Napi::TypeError::New(numbers.Env(), "hashes do not fit the blocks");
   for (size_t i = 0; i < blocks.size(); i++)
-    blocks[i] = {static_cast<uint32_t>(n[4 * i]),     static_cast<uint32_t>(n[4 * i + 1]), static_cast<uint64_t>(n[4 * i + 2]),
-                 static_cast<uint32_t>(n[4 * i + 3]), h[2 * i],                            h[2 * i + 1]};
+    blocks[i] = {saturated<uint32_t>(n[4 * i]),     saturated<uint32_t>(n[4 * i + 1]), saturated<uint64_t>(n[4 * i + 2]),
+                 saturated<uint32_t>(n[4 * i + 3]), h[2 * i],                          h[2 * i + 1]};
   return blocks;
 }
 
@@ -202,22 +223,23 @@ class EngineWrap final : public Napi::ObjectWrap<EngineWrap> {
     auto* created = info[0].As<Napi::External<Created>>().Data();
     engine_ = std::move(created->engine);
     model_ = std::move(created->model);
-    // A process that ends without stop() must still join the thread before the environment goes.
-    napi_add_env_cleanup_hook(info.Env(), &EngineWrap::on_exit, this);
+    hook();
   }
-  ~EngineWrap() override { shut(true); }
+  ~EngineWrap() override { shut(false); }
 
  private:
-  static void on_exit(void* self) { static_cast<EngineWrap*>(self)->shut(false); }
+  // A process that ends without stop() must still join the thread before the environment goes.
+  void hook() { napi_add_env_cleanup_hook(Env(), &EngineWrap::on_exit, this); }
+  void unhook() { napi_remove_env_cleanup_hook(Env(), &EngineWrap::on_exit, this); }
+  static void on_exit(void* self) { static_cast<EngineWrap*>(self)->shut(true); }
 
-  void shut(bool unhook) {
+  void shut(bool environment_ends) {
     if (!engine_) return;
-    if (channel_) {
-      std::lock_guard<std::mutex> lock(channel_->mutex);
-      channel_->closed = true;
-    }
+    if (channel_) channel_->close();
     engine_.reset();
-    if (unhook) napi_remove_env_cleanup_hook(Env(), &EngineWrap::on_exit, this);
+    if (environment_ends) return;  // which finalizes the thread-safe function itself
+    if (channel_) channel_->to_js.Release();
+    unhook();
   }
 
   Napi::Value facts(const Napi::CallbackInfo& info) {
@@ -241,9 +263,11 @@ class EngineWrap final : public Napi::ObjectWrap<EngineWrap> {
   // start(onStep: (step) => void)
   Napi::Value start(const Napi::CallbackInfo& info) {
     if (!engine_ || channel_) throw Napi::Error::New(info.Env(), "the engine was started or stopped before");
-    channel_ = std::make_shared<Channel>();
-    channel_->to_js = Napi::ThreadSafeFunction::New(info.Env(), info[0].As<Napi::Function>(), "dynact engine", 0, 1);
-    auto channel = channel_;
+    if (!info[0].IsFunction()) throw Napi::TypeError::New(info.Env(), "onStep must be a function");
+    auto channel = channel_ = Channel::open(info.Env(), info[0].As<Napi::Function>());
+    // Hooks run last in, first out: the thread must end before the function that it calls is finalized.
+    unhook();
+    hook();
     engine_->start({[channel](StepEvents&& e) { channel->add(std::move(e)); },
                     [channel](Error e) {
                       std::lock_guard<std::mutex> lock(channel->mutex);
@@ -375,11 +399,8 @@ class EngineWrap final : public Napi::ObjectWrap<EngineWrap> {
       done.Resolve(info.Env().Undefined());
       return done.Promise();
     }
-    if (channel_) {
-      std::lock_guard<std::mutex> lock(channel_->mutex);
-      channel_->closed = true;
-    }
-    napi_remove_env_cleanup_hook(info.Env(), &EngineWrap::on_exit, this);
+    if (channel_) channel_->close();
+    unhook();
     auto* worker = new Stop(info.Env(), std::move(engine_), std::move(model_), channel_);
     worker->Queue();
     return worker->promise.Promise();

@@ -1,6 +1,7 @@
 // The engine's half of a hand-off: blocks out of a finished prompt into the pool, and verified copies into a sequence.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "block_hash.h"
 #include "engine.h"
@@ -86,35 +87,42 @@ std::shared_ptr<uint8_t> Engine::take_blob() {
 }
 
 Verdict Engine::reserve(Request request, uint32_t& have_blocks) {
-  if (Verdict no = validate(request)) return no;
-  const auto n = static_cast<uint32_t>(request.prompt.size());
-  auto r = std::make_shared<Reservation>();
-  r->hashes = sequence_hashes(reinterpret_cast<const uint32_t*>(request.prompt.data()), n, kBlockTokens,
-                              salted_seed(request.cache_salt), true);
-  const auto slots = static_cast<uint32_t>(request.choices.size());
-  const uint32_t key = request.key;
-  {
+  return guarded([&]() -> Verdict {
+    if (Verdict no = validate(request)) return no;
+    {
+      // Asked first, so that a full engine copies nothing.
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (Verdict no = admit_held(request)) return no;
+    }
+    const auto n = static_cast<uint32_t>(request.prompt.size());
+    auto r = std::make_shared<Reservation>();
+    r->hashes = sequence_hashes(reinterpret_cast<const uint32_t*>(request.prompt.data()), n, kBlockTokens,
+                                salted_seed(request.cache_salt), true);
+    r->blocks = cache_->find({r->hashes.data(), request.prompt.data()}, n / kBlockTokens);
+    r->have = static_cast<uint32_t>(r->blocks.size());
+    r->blocks.resize(r->hashes.size());
+    r->states.resize(r->hashes.size(), Reservation::Block::missing);
+    for (uint32_t i = 0; i < r->have; i++) r->states[i] = Reservation::Block::placed;
+    r->blob = take_blob();
+    layout_.begin(r->blob.get(), n);
+    const uint32_t key = request.key, slots = static_cast<uint32_t>(request.choices.size()), have = r->have;
     std::lock_guard<std::mutex> lock(mutex_);
-    if (Verdict no = admit(request)) return no;
-    // Requests that were here first keep their claim on free slots.
-    if (free_slots_ < waiting_slots_ + slots) return Error{Code::full, "no free slot"};
-    free_slots_ -= slots;
+    if (Verdict no = admit_held(request)) return no;
+    r->request = std::move(request);
     keys_[key] = {slots};
-  }
-  r->request = std::move(request);
-  r->blocks = cache_->find(r->hashes.data(), n / kBlockTokens);
-  r->have = have_blocks = static_cast<uint32_t>(r->blocks.size());
-  r->blocks.resize(r->hashes.size());
-  r->states.resize(r->hashes.size(), Reservation::Block::missing);
-  for (uint32_t i = 0; i < r->have; i++) r->states[i] = Reservation::Block::placed;
-  r->blob = take_blob();
-  layout_.begin(r->blob.get(), n);
-  std::lock_guard<std::mutex> lock(mutex_);
-  reservations_[key] = std::move(r);
-  return {};
+    try {
+      reservations_[key] = std::move(r);
+    } catch (...) {
+      keys_.erase(key);
+      throw;
+    }
+    free_slots_ -= slots;
+    have_blocks = have;
+    return {};
+  });
 }
 
-Verdict Engine::start_fetch(uint32_t key, const std::shared_ptr<Reservation>& r, const PoolDesc& pool,
+Verdict Engine::start_fetch(const std::shared_ptr<Reservation>& r, const PoolDesc& pool,
                             std::vector<BlockDesc> want) {
   const auto n = static_cast<uint32_t>(r->request.prompt.size());
   std::vector<BlockDesc> fetch;
@@ -129,135 +137,167 @@ Verdict Engine::start_fetch(uint32_t key, const std::shared_ptr<Reservation>& r,
   }
   if (fetch.empty()) return {};
   if (r->pulled && (r->owner != pool.owner || r->epoch != pool.epoch)) return mismatch("blocks come from two pools");
-  r->pulled = true;
   r->owner = pool.owner;
   r->epoch = pool.epoch;
-  for (const BlockDesc& block : fetch) r->states[block.index] = Reservation::Block::pulling;
-  r->outstanding++;
   std::weak_ptr<Reservation> weak = r;
-  bool queued = fetcher_->fetch(pool, fetch, [this, key, weak](FetchResult&& result) {
-    if (auto reservation = weak.lock()) fetched(key, reservation, std::move(result));
+  const bool queued = fetcher_->fetch(pool, fetch, [this, weak](FetchResult&& result) {
+    if (auto reservation = weak.lock()) fetched(*reservation, std::move(result));
   });
-  if (queued) return {};
-  r->outstanding--;
-  for (const BlockDesc& block : fetch) r->states[block.index] = Reservation::Block::missing;
-  return Error{Code::full, "too many transfers at once"};
+  if (!queued) return Error{Code::full, "too many transfers at once"};
+  // `fetched` waits for the lock that is held here.
+  r->pulled = true;
+  r->outstanding++;
+  for (const BlockDesc& block : fetch) r->states[block.index] = Reservation::Block::pulling;
+  return {};
 }
 
 Verdict Engine::pull(uint32_t key, const PoolDesc& pool, const std::vector<BlockDesc>& blocks) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  auto found = reservations_.find(key);
-  if (found == reservations_.end()) return Error{Code::unknown_key, "no reservation " + std::to_string(key)};
-  return start_fetch(key, found->second, pool, blocks);
+  return guarded([&]() -> Verdict {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = reservations_.find(key);
+    if (found == reservations_.end()) return Error{Code::unknown_key, "no reservation " + std::to_string(key)};
+    return start_fetch(found->second, pool, blocks);
+  });
 }
 
-// On the fetch thread. The copies are private and verified; their rows go where the one blob wants them.
-void Engine::fetched(uint32_t key, const std::shared_ptr<Reservation>& r, FetchResult&& result) {
-  const auto n = static_cast<uint32_t>(r->request.prompt.size());
+// On the fetch thread. The copies are private and verified; their rows go where the one blob wants them. What to do about it is
+// the engine thread's business, so nothing here can fail for want of memory but the copies themselves.
+void Engine::fetched(Reservation& r, FetchResult&& result) {
+  const auto n = static_cast<uint32_t>(r.request.prompt.size());
+  std::optional<Code> failed;
+  if (result.status != FetchStatus::ok) failed = result.status == FetchStatus::mismatch ? Code::mismatch : Code::gone;
   std::vector<std::pair<uint32_t, CachedBlock>> arrived;
-  if (result.status == FetchStatus::ok) {
+  try {
     for (auto& [block, bytes] : result.blocks) {
-      layout_.place(r->blob.get(), n, block.index * kBlockTokens, block.tokens, bytes.data());
+      layout_.place(r.blob.get(), n, block.index * kBlockTokens, block.tokens, bytes.data());
       auto owned = std::make_shared<std::vector<uint8_t>>(std::move(bytes));
       arrived.emplace_back(block.index, CachedBlock(owned, owned->data()));
     }
+  } catch (const std::bad_alloc&) {
+    failed = Code::gone;
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  r->outstanding--;
-  if (r->closed) return;
-  if (result.status == FetchStatus::mismatch) return fail_reservation(key, *r, Code::mismatch, result.message);
-  if (result.status != FetchStatus::ok) return fail_reservation(key, *r, Code::gone, result.message);
-  for (auto& [index, bytes] : arrived) {
-    r->blocks[index] = std::move(bytes);
-    r->states[index] = Reservation::Block::placed;
+  r.outstanding--;
+  if (r.closed) return;
+  if (failed && !r.failed) {
+    r.failed = failed;
+    r.why = std::move(result.message);
+  } else if (!failed) {
+    for (auto& [index, bytes] : arrived) {
+      r.blocks[index] = std::move(bytes);
+      r.states[index] = Reservation::Block::placed;
+    }
   }
-  if (r->committing && r->outstanding == 0) post([this, key] { take_over(key); });
+  look();
+}
+
+Verdict Engine::check(const Reservation& r, const HandoffDesc& h, const std::vector<FirstToken>& first) const {
+  if (h.fingerprint != options_.fingerprint) return mismatch("the model or the library is another one");
+  if (h.kv_type != layout_.kv_type()) return mismatch("the KV type is " + h.kv_type);
+  if (h.layout != layout_.name()) return mismatch("the layout is " + h.layout);
+  if (h.block_tokens != kBlockTokens) return mismatch("blocks have another size");
+  if (h.prompt_tokens != r.request.prompt.size()) return mismatch("the prompt has another length");
+  if (h.lease_ms == 0) return Error{Code::gone, "hand-off: the lease is over"};
+  if (h.first_block > r.have) return mismatch("blocks before the first are missing");
+  if (h.first_block + h.blocks.size() != r.hashes.size()) return mismatch("blocks are missing");
+  for (size_t i = 0; i < h.blocks.size(); i++)
+    if (h.blocks[i].index != h.first_block + i) return mismatch("positions have a hole");
+  if (r.pulled && (r.owner != h.pool.owner || r.epoch != h.pool.epoch)) return mismatch("blocks were pulled from another pool");
+  for (const FirstToken& f : first)
+    if (f.token < 0 || f.token >= model_->vocab_tokens) return mismatch("a first token is not in the vocabulary");
+  for (const ChoiceSpec& c : r.request.choices) {
+    auto of = [&](const FirstToken& f) { return f.choice == c.index; };
+    const auto tokens = std::count_if(first.begin(), first.end(), of);
+    if (tokens != (c.generated.empty() ? 1 : 0)) return mismatch("first tokens do not fit the choices");
+  }
+  return {};
 }
 
 Verdict Engine::commit(uint32_t key, const HandoffDesc& h, const std::vector<FirstToken>& first) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto found = reservations_.find(key);
-  if (found == reservations_.end()) return Error{Code::unknown_key, "no reservation " + std::to_string(key)};
+  if (found == reservations_.end()) return Error{Code::unknown_key, "no reservation"};
   const std::shared_ptr<Reservation> r = found->second;
-  // A refused hand-off ends the reservation: nothing right can follow.
-  auto refuse = [&](Error error) -> Verdict {
-    r->closed = true;
-    free_slots_ += keys_[key].slots;
-    keys_.erase(key);
-    reservations_.erase(key);
-    post([] {});
-    return error;
-  };
   if (r->committing) return Error{Code::bad_request, "committed twice"};
-  if (h.fingerprint != options_.fingerprint) return refuse(mismatch("the model or the library is another one"));
-  if (h.kv_type != layout_.kv_type()) return refuse(mismatch("the KV type is " + h.kv_type));
-  if (h.layout != layout_.name()) return refuse(mismatch("the layout is " + h.layout));
-  if (h.block_tokens != kBlockTokens) return refuse(mismatch("blocks have another size"));
-  if (h.prompt_tokens != r->request.prompt.size()) return refuse(mismatch("the prompt has another length"));
-  if (h.lease_ms == 0) return refuse({Code::gone, "hand-off: the lease is over"});
-  if (h.first_block > r->have) return refuse(mismatch("blocks before the first are missing"));
-  if (h.first_block + h.blocks.size() != r->hashes.size()) return refuse(mismatch("blocks are missing"));
-  for (size_t i = 0; i < h.blocks.size(); i++)
-    if (h.blocks[i].index != h.first_block + i) return refuse(mismatch("positions have a hole"));
-  if (r->pulled && (r->owner != h.pool.owner || r->epoch != h.pool.epoch))
-    return refuse(mismatch("blocks were pulled from another pool"));
-  for (const FirstToken& f : first)
-    if (f.token < 0 || f.token >= model_->vocab_tokens) return refuse(mismatch("a first token is not in the vocabulary"));
-  for (const ChoiceSpec& c : r->request.choices) {
-    auto of = [&](const FirstToken& f) { return f.choice == c.index; };
-    const auto tokens = std::count_if(first.begin(), first.end(), of);
-    if (tokens != (c.generated.empty() ? 1 : 0)) return refuse(mismatch("first tokens do not fit the choices"));
+  Verdict no = guarded([&]() -> Verdict {
+    if (Verdict refusal = check(*r, h, first)) return refusal;
+    r->first = first;
+    return start_fetch(r, h.pool, h.blocks);
+  });
+  if (no) {
+    // A refused hand-off ends the reservation: nothing right can follow.
+    drop_reservation(key);
+    keys_.erase(key);
+    return no;
   }
-  if (Verdict no = start_fetch(key, r, h.pool, h.blocks)) return refuse(*no);
-  r->first = first;
   r->committing = true;
   r->deadline = Clock::now() + std::chrono::milliseconds(h.lease_ms);
-  post(r->outstanding == 0 ? std::function<void()>([this, key] { take_over(key); }) : [] {});
+  look();
   return {};
 }
 
-void Engine::fail_reservation(uint32_t key, Reservation& r, Code code, std::string message) {
-  r.closed = true;
-  free_slots_ += keys_[key].slots;
-  keys_[key].slots = 0;
-  post([this, key, code, message = std::move(message)] {
+// Gives back its slots; late copies are dropped. The key stays.
+void Engine::drop_reservation(uint32_t key) {
+  auto found = reservations_.find(key);
+  found->second->closed = true;
+  Key& held = keys_[key];
+  free_slots_ += held.slots;
+  held.slots = 0;
+  reservations_.erase(found);
+  look();  // a waiting request may start
+}
+
+// On the engine thread: ends the reservations whose transfer failed or came too late, takes over the complete ones.
+void Engine::settle_reservations(Clock::time_point now) {
+  std::vector<std::pair<uint32_t, std::shared_ptr<Reservation>>> due;
+  {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!keys_[key].cancelled) events_.failed.push_back({key, Error{code, message}});
-    keys_.erase(key);
-  });
-  reservations_.erase(key);  // last: it may be what keeps `r` alive
+    for (const auto& [key, r] : reservations_)
+      if (r->failed || (r->committing && (r->outstanding == 0 || r->deadline <= now))) due.emplace_back(key, r);
+    for (auto& [key, r] : due) {
+      if (!r->failed && r->outstanding > 0) {
+        r->failed = Code::gone;
+        r->why = "the lease ran out before the copy was complete";
+      }
+      if (!r->failed && std::any_of(r->states.begin(), r->states.end(), [](auto s) { return s != Reservation::Block::placed; })) {
+        r->failed = Code::mismatch;
+        r->why = "hand-off: a block never came";
+      }
+      if (!r->failed) {
+        reservations_.erase(key);
+        continue;
+      }
+      events_.failed.push_back({key, Error{*r->failed, r->why.empty() ? "no memory for the copy" : r->why}});
+      ended_.push_back(key);
+      drop_reservation(key);
+    }
+  }
+  for (auto& [key, r] : due)
+    if (!r->failed) take_over(key, r);
 }
 
 // On the engine thread, once every block is in place: one set_data per choice, then decoding goes on.
-void Engine::take_over(uint32_t key) {
-  std::shared_ptr<Reservation> r;
+void Engine::take_over(uint32_t key, const std::shared_ptr<Reservation>& r) {
   auto owned = std::make_unique<Job>();
   Job& job = *owned;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    auto found = reservations_.find(key);
-    if (found == reservations_.end() || found->second->outstanding > 0) return;
-    r = found->second;
-    for (auto state : r->states)
-      if (state != Reservation::Block::placed)
-        return fail_reservation(key, *r, Code::mismatch, "hand-off: a block never came");
-    reservations_.erase(found);
-    job.held_slots = keys_[key].slots;
-    keys_[key].slots = 0;
+    job.held_slots = std::exchange(keys_[key].slots, 0);
   }
   const auto n = static_cast<uint32_t>(r->request.prompt.size());
   job.kind = Kind::decode;
   job.started = true;
   job.order = ++orders_;
   job.request = std::move(r->request);
+  job.hashes = std::move(r->hashes);
   job.done = n;
   job.cached = r->have * kBlockTokens;
   job.sequences = std::vector<Sequence>(job.request.choices.size());
   jobs_[key] = std::move(owned);
   for (uint32_t i = 0; i < r->have; i++)
     layout_.place(r->blob.get(), n, i * kBlockTokens, kBlockTokens, r->blocks[i].get());
-  for (uint32_t i = r->have; i < n / kBlockTokens; i++) cache_->adopt(r->hashes[i], r->blocks[i]);
-  cache_->find(r->hashes.data(), n / kBlockTokens);
+  r->blocks.resize(n / kBlockTokens);
+  cache_->put(job.prompt(), 0, r->blocks);
   events_.committed.push_back(key);
 
   std::string error;
@@ -289,7 +329,8 @@ void Engine::take_over(uint32_t key) {
   job.held_slots -= ended;
   give_back(ended);
   if (ended == job.sequences.size()) return retire(job, false);
-  if (!job.replay.empty()) queue_.push_back(&job);
+  // Before those that wait for slots: they may wait for these very ones.
+  if (!job.replay.empty()) queue_.push_front(&job);
 }
 
 }  // namespace dynact

@@ -161,7 +161,11 @@ class Fetcher final : public KvFetcher {
       Job job = std::move(jobs_.front());
       jobs_.pop_front();
       lock.unlock();
-      job.done(copy(job));
+      // What `done` throws (no memory, most likely) would end the process; it has told its owner what it could.
+      try {
+        job.done(copy(job));
+      } catch (...) {
+      }
     }
   }
 

@@ -35,6 +35,7 @@ namespace dynact {
   X(llama_synchronize)          \
   X(llama_get_logits_ith)       \
   X(llama_attach_threadpool)    \
+  X(llama_set_n_threads)        \
   X(llama_max_parallel_sequences) \
   X(llama_model_get_vocab)      \
   X(llama_model_n_ctx_train)    \

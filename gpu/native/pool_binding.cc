@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "binding.h"
 #include "block_hash.h"
 #include "kv_fetch.h"
 #include "kv_pool.h"
@@ -134,10 +135,10 @@ class Fetcher final : public Napi::ObjectWrap<Fetcher> {
     const auto hashes = info[7].As<Napi::BigUint64Array>();
     std::vector<BlockDesc> blocks(std::min(numbers.ElementLength() / 4, hashes.ElementLength() / 2));
     for (size_t i = 0; i < blocks.size(); ++i) {
-      blocks[i].index = static_cast<uint32_t>(numbers[i * 4]);
-      blocks[i].tokens = static_cast<uint32_t>(numbers[i * 4 + 1]);
-      blocks[i].offset = static_cast<uint64_t>(numbers[i * 4 + 2]);
-      blocks[i].bytes = static_cast<uint32_t>(numbers[i * 4 + 3]);
+      blocks[i].index = dynact::saturated<uint32_t>(numbers[i * 4]);
+      blocks[i].tokens = dynact::saturated<uint32_t>(numbers[i * 4 + 1]);
+      blocks[i].offset = dynact::saturated<uint64_t>(numbers[i * 4 + 2]);
+      blocks[i].bytes = dynact::saturated<uint32_t>(numbers[i * 4 + 3]);
       blocks[i].checksum = hashes[i * 2];
       blocks[i].hash = hashes[i * 2 + 1];
     }

@@ -1,5 +1,8 @@
 #include "prefix_cache.h"
 
+#include <cstring>
+#include <iterator>
+
 namespace dynact {
 
 PrefixCache::PrefixCache(size_t block_bytes, size_t max_bytes)
@@ -23,43 +26,63 @@ std::shared_ptr<uint8_t> PrefixCache::allocate() {
           }};
 }
 
-std::vector<CachedBlock> PrefixCache::find(const uint64_t* hashes, size_t count) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<CachedBlock> found;
+std::vector<PrefixCache::Place> PrefixCache::run(PromptRef prompt, size_t count) {
+  std::vector<Place> found;
+  uint64_t before = 0;
   for (size_t i = 0; i < count; i++) {
-    auto hit = index_.find(hashes[i]);
+    auto hit = index_.find(prompt.hashes[i]);
     if (hit == index_.end()) break;
-    found.push_back(hit->second->bytes);
+    const Entry& entry = *hit->second;
+    if (entry.follows != before || std::memcmp(entry.tokens.data(), prompt.tokens + i * kBlockTokens, sizeof entry.tokens) != 0) break;
+    found.push_back(hit->second);
+    before = entry.serial;
   }
-  // Last block first, so that the first one ends up most recent: a prefix is never evicted before what follows it.
-  for (size_t i = found.size(); i-- > 0;) lru_.splice(lru_.begin(), lru_, index_[hashes[i]]);
   return found;
 }
 
-bool PrefixCache::has(uint64_t hash) {
+std::vector<CachedBlock> PrefixCache::find(PromptRef prompt, size_t count) {
   std::lock_guard<std::mutex> lock(mutex_);
-  return index_.count(hash) > 0;
+  std::vector<CachedBlock> blocks;
+  const std::vector<Place> places = run(prompt, count);
+  blocks.reserve(places.size());
+  for (Place place : places) blocks.push_back(place->bytes);
+  // Last block first, so that the first one ends up most recent: a prefix is never evicted before what follows it.
+  for (size_t i = places.size(); i-- > 0;) lru_.splice(lru_.begin(), lru_, places[i]);
+  return blocks;
 }
 
-void PrefixCache::put(uint64_t hash, const std::function<void(uint8_t*)>& fill) {
-  if (max_blocks_ == 0 || has(hash)) return;
-  std::shared_ptr<uint8_t> copy = allocate();
-  fill(copy.get());
-  adopt(hash, std::move(copy));
+size_t PrefixCache::covered(PromptRef prompt, size_t count) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return run(prompt, count).size();
 }
 
-void PrefixCache::adopt(uint64_t hash, CachedBlock bytes) {
+void PrefixCache::put(PromptRef prompt, size_t from, const std::vector<CachedBlock>& blocks) {
   if (max_blocks_ == 0) return;
-  CachedBlock evicted;  // declared before the lock, so freed after it
+  const size_t end = from + blocks.size();
+  std::vector<CachedBlock> gone;  // declared before the lock, so freed after it
   std::lock_guard<std::mutex> lock(mutex_);
-  if (index_.count(hash)) return;
-  if (lru_.size() >= max_blocks_) {
-    evicted = std::move(lru_.back().bytes);
-    index_.erase(lru_.back().hash);
-    lru_.pop_back();
+  const std::vector<Place> here = run(prompt, end);
+  if (here.size() < from) return;
+  for (size_t i = here.size(); i-- > 0;) lru_.splice(lru_.begin(), lru_, here[i]);
+  Place before = here.empty() ? lru_.end() : here.back();
+  for (size_t i = here.size(); i < end; i++) {
+    auto other = index_.find(prompt.hashes[i]);
+    // A block of this hash that is not ours: of another prompt, or orphaned when the block before it was evicted.
+    Place victim = other != index_.end() ? other->second : lru_.size() < max_blocks_ ? lru_.end() : std::prev(lru_.end());
+    if (victim != lru_.end() && victim == before) return;
+    std::list<Entry> fresh;
+    fresh.push_front({prompt.hashes[i], ++serials_, before == lru_.end() ? 0 : before->serial, {}, blocks[i - from]});
+    std::memcpy(fresh.front().tokens.data(), prompt.tokens + i * kBlockTokens, sizeof fresh.front().tokens);
+    if (victim != lru_.end()) {
+      gone.push_back(std::move(victim->bytes));
+      index_.erase(victim->hash);
+      lru_.erase(victim);
+    }
+    index_[prompt.hashes[i]] = fresh.begin();
+    const Place at = before == lru_.end() ? lru_.begin() : std::next(before);
+    lru_.splice(at, fresh);
+    before = std::prev(at);
   }
-  lru_.push_front({hash, std::move(bytes)});
-  index_[hash] = lru_.begin();
 }
 
 size_t PrefixCache::blocks() const {

@@ -1,8 +1,9 @@
-// Prefix cache: blocks of KV as bytes in host memory, keyed by sequence hash, least recently used out first. Only blocks that
-// prefill computed enter (design 6.3), so a hit gives the very bytes a recomputation would. Thread-safe.
+// Prefix cache: blocks of KV as bytes in host memory, found by sequence hash, least recently used out first. Only blocks that
+// prefill computed enter (design 6.3), so a hit gives the very bytes a recomputation would. A hash only finds: every hit is
+// compared token by token, and with the block it follows, so two prompts whose hashes collide never share KV. Thread-safe.
 #pragma once
+#include <array>
 #include <cstdint>
-#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -11,39 +12,55 @@
 
 namespace dynact {
 
+constexpr uint32_t kBlockTokens = 64;
+
 // A cached block; holding it keeps the bytes alive after eviction.
 using CachedBlock = std::shared_ptr<const uint8_t>;
+
+// What a prompt is called here: the hashes of its blocks and its tokens, at least kBlockTokens for each block asked for.
+struct PromptRef {
+  const uint64_t* hashes;
+  const int32_t* tokens;
+};
 
 class PrefixCache {
  public:
   PrefixCache(size_t block_bytes, size_t max_bytes);
 
-  // The longest run of cached blocks from the first on, at most `count`; marks them as used.
-  std::vector<CachedBlock> find(const uint64_t* hashes, size_t count);
-  bool has(uint64_t hash);
-  // Lets `fill` write a block's bytes unless the block is there already. Nothing happens if there is no room for even one.
-  void put(uint64_t hash, const std::function<void(uint8_t*)>& fill);
-  // The same without a copy: the cache shares the bytes, which nobody may change any more.
-  void adopt(uint64_t hash, CachedBlock bytes);
+  // The longest run of the prompt's cached blocks from the first on, at most `count`; marks them as used.
+  std::vector<CachedBlock> find(PromptRef prompt, size_t count);
+  // How many blocks that run has; nothing is marked.
+  size_t covered(PromptRef prompt, size_t count);
+  // Adds those of the prompt's whole blocks from `from` on that are missing; nobody may change their bytes any more. Stops where a
+  // block could only stay by evicting one that it follows, or follows one that is not here.
+  void put(PromptRef prompt, size_t from, const std::vector<CachedBlock>& blocks);
+  // Memory for one block, to be filled and put.
+  std::shared_ptr<uint8_t> allocate();
   size_t blocks() const;
+  size_t capacity() const { return max_blocks_; }
 
  private:
   struct Entry {
     uint64_t hash;
+    uint64_t serial;   // of this entry, never used again
+    uint64_t follows;  // serial of the block before it; 0 for a first block
+    std::array<int32_t, kBlockTokens> tokens;
     CachedBlock bytes;
   };
+  using Place = std::list<Entry>::iterator;
   // Freed blocks are kept for reuse: fresh pages cost ten times the copy itself.
   struct Shelf {
     std::mutex mutex;
     std::vector<std::unique_ptr<uint8_t[]>> spare;
   };
-  std::shared_ptr<uint8_t> allocate();
+  std::vector<Place> run(PromptRef prompt, size_t count);
 
   const size_t block_bytes_, max_blocks_;
   std::shared_ptr<Shelf> shelf_;
   mutable std::mutex mutex_;
-  std::list<Entry> lru_;  // most recently used first
-  std::unordered_map<uint64_t, std::list<Entry>::iterator> index_;
+  std::list<Entry> lru_;  // most recently used first; a prefix always before what follows it
+  std::unordered_map<uint64_t, Place> index_;
+  uint64_t serials_ = 0;
 };
 
 }  // namespace dynact

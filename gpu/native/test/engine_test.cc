@@ -17,6 +17,29 @@
 
 using namespace dynact;
 
+// Allocations that fail: the n-th from now on the thread that says so, or on any other.
+namespace shortage {
+thread_local bool here = false;
+std::atomic<int> in{-1}, elsewhere_in{-1};
+
+void* allocate(std::size_t size) {
+  std::atomic<int>& left = here ? in : elsewhere_in;
+  if (left.load(std::memory_order_relaxed) >= 0 && left.fetch_sub(1) == 0) throw std::bad_alloc();
+  if (void* p = std::malloc(size ? size : 1)) return p;
+  throw std::bad_alloc();
+}
+}  // namespace shortage
+void* operator new(std::size_t size) { return shortage::allocate(size); }
+void* operator new[](std::size_t size) { return shortage::allocate(size); }
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return std::malloc(size ? size : 1); }
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept { return std::malloc(size ? size : 1); }
+void operator delete(void* p, const std::nothrow_t&) noexcept { std::free(p); }
+void operator delete[](void* p, const std::nothrow_t&) noexcept { std::free(p); }
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete[](void* p) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
+
 namespace {
 
 int failures = 0;
@@ -365,6 +388,178 @@ void hand_off_equals_alone(uint64_t seed) {
   CHECK(d.engine->load().busy_slots == 0 && p.engine->load().busy_slots == 0);
 }
 
+// Same tokens whatever the number of threads, in long sequences too, up to the last cell.
+void threads_do_not_change_tokens() {
+  auto with = [](EngineOptions o, uint32_t threads) {
+    o.threads = threads;
+    return o;
+  };
+  Rig p(with(options(1, 64), 1)), d(with(options(3), 2)), three(with(options(1, 0, 0), 3)), batch(with(options(4), 2));
+  std::map<uint32_t, Request> all;
+  uint32_t key = 1;
+  for (size_t n : {200, 255, 256, 257, 321, 385, 500, 755}) {
+    Request r = request(key, prompt(70 + static_cast<uint32_t>(n), n), 20);
+    const Tokens expected = alone(r);
+    CHECK(three.run(r) == expected);
+    CHECK(hand_off(p, d, r).tokens == expected);
+    Request rest = r;
+    rest.key = key + 500;
+    rest.choices[0].generated.assign(expected.begin(), expected.begin() + 7);
+    CHECK(three.run(rest) == Tokens(expected.begin() + 7, expected.end()));
+    all[key++] = r;
+  }
+  for (auto& [k, r] : all) CHECK(!batch.engine->generate(r));
+  batch.settle();
+  for (auto& [k, r] : all) CHECK(batch.tokens[k][0] == alone(r));
+}
+
+// Defect: a hand-off with tokens to recompute queued behind a request that waited for its slot.
+void a_hand_off_never_queues_behind_a_request_that_waits_for_its_slot() {
+  Rig p(options(1, 16)), d(options(2));
+  Request b = request(1, prompt(40, 100), 12);
+  const Tokens whole = alone(b);
+  b.choices[0].generated.assign(whole.begin(), whole.begin() + 4);
+  uint32_t have = 0;
+  CHECK(!d.engine->reserve(b, have));
+  CHECK(!p.engine->prefill(b, have, 5000));
+  p.settle();
+  Request a = request(2, prompt(41, 50), 6);
+  a.choices = {{0, {}}, {1, {}}};
+  CHECK(!d.engine->generate(a));
+  d.engine->turn();
+  CHECK(!d.engine->commit(1, p.handoff(1, 100, have), {}));
+  d.settle([&] { return d.ended[1] == 1; });
+  CHECK(d.tokens[1][0] == Tokens(whole.begin() + 4, whole.end()));
+  CHECK(d.ended[2] == 2 && d.engine->load().busy_slots == 0);
+}
+
+// Defect: the key of a request that ended was forgotten before its last events were out.
+void a_cancel_in_the_last_turn_is_silent() {
+  Rig rig(options(2));
+  Request r = request(1, prompt(5, 30), 3);
+  CHECK(!rig.engine->generate(r));
+  for (int i = 0; i < 2; i++) rig.engine->turn();
+  const int before = rig.events[1];
+  CHECK(before > 0 && rig.ended[1] == 0);
+  fake::faults.during_decode = [&] { rig.engine->cancel(1); };
+  rig.engine->turn();
+  fake::faults.during_decode = nullptr;
+  rig.settle();
+  CHECK(rig.events[1] == before && rig.ended[1] == 0);
+  r.prompt = prompt(5, 31);
+  CHECK(rig.run(r) != Tokens{});
+  CHECK(rig.ended[1] == 1);
+}
+
+void colliding_hashes_never_share_a_block() {
+  PrefixCache cache(16, 16 * 4);
+  auto of = [](int32_t first, int32_t second) {
+    Tokens t(2 * kBlockTokens, first);
+    std::fill(t.begin() + kBlockTokens, t.end(), second);
+    return t;
+  };
+  auto block = [&](uint8_t value) {
+    auto bytes = cache.allocate();
+    *bytes = value;
+    return CachedBlock(bytes);
+  };
+  const Tokens a = of(1, 2), b = of(3, 2), c = of(1, 4);
+  const uint64_t of_a[] = {10, 20}, of_b[] = {11, 20}, of_c[] = {10, 20}, of_d[] = {10, 21};
+  cache.put({of_a, a.data()}, 0, {block(1), block(2)});
+  CHECK(cache.find({of_a, a.data()}, 2).size() == 2);
+  // The second block's hash is the same: after another first block, or with other tokens.
+  cache.put({of_b, b.data()}, 0, {block(3)});
+  CHECK(cache.find({of_b, b.data()}, 2).size() == 1);
+  CHECK(cache.covered({of_b, b.data()}, 2) == 1);
+  CHECK(cache.find({of_c, c.data()}, 2).size() == 1);
+  CHECK(cache.find({of_a, b.data()}, 2).empty());
+  // The newcomer takes the hash over, and the other prompt misses.
+  cache.put({of_b, b.data()}, 1, {block(4)});
+  auto found = cache.find({of_b, b.data()}, 2);
+  CHECK(found.size() == 2 && *found[1] == 4);
+  CHECK(cache.find({of_a, a.data()}, 2).size() == 1);
+  CHECK(cache.blocks() == 3);
+  // A block whose predecessor is not here stays out.
+  const Tokens d = of(9, 9);
+  cache.put({of_d, d.data()}, 1, {block(5)});
+  CHECK(cache.blocks() == 3);
+}
+
+void a_small_cache_keeps_prefixes() {
+  PrefixCache cache(16, 16 * 3);
+  Tokens t(6 * kBlockTokens, 7);
+  const uint64_t h[] = {1, 2, 3, 4, 5, 6}, other[] = {9};
+  std::vector<CachedBlock> six;
+  for (int i = 0; i < 6; i++) six.push_back(cache.allocate());
+  cache.put({h, t.data()}, 0, six);
+  CHECK(cache.blocks() == 3 && cache.find({h, t.data()}, 6).size() == 3);
+  cache.put({other, t.data()}, 0, {six[0]});
+  CHECK(cache.find({h, t.data()}, 6).size() == 2);
+  cache.put({h, t.data()}, 2, {six[2], six[3]});
+  CHECK(cache.find({h, t.data()}, 6).size() == 3 && cache.find({other, t.data()}, 1).empty());
+  PrefixCache none(16, 15);
+  none.put({h, t.data()}, 0, six);
+  CHECK(none.blocks() == 0 && none.find({h, t.data()}, 1).empty() && none.capacity() == 0);
+}
+
+// Every allocation in turn fails: a typed refusal, nothing held, and the next request is served.
+void without_memory_requests_are_refused() {
+  shortage::here = true;
+  Rig p(options(1, 64)), d(options(2));
+  const Request r = request(1, prompt(60, 200), 4);
+  using Call = std::function<Verdict()>;
+  uint32_t have = 0;
+  const std::pair<Rig*, Call> calls[] = {{&d, [&] { return d.engine->generate(r); }},
+                                         {&d, [&] { return d.engine->reserve(r, have); }},
+                                         {&p, [&] { return p.engine->prefill(r, 0, 1000); }}};
+  for (const auto& [rig, call] : calls) {
+    int refused = 0;
+    for (;; refused++) {
+      Verdict no;
+      bool thrown = false;
+      // The first few are the copy of the argument, which is the caller's.
+      shortage::in = refused;
+      try {
+        no = call();
+      } catch (const std::bad_alloc&) {
+        thrown = true;
+      }
+      const bool spent = shortage::in.exchange(-1) < 0;
+      CHECK(!thrown || refused < 3);
+      if (!no && !thrown && !spent) break;
+      if (no) CHECK(no->code == Code::full);
+      if (!no && !thrown) rig->engine->cancel(1);
+      rig->settle();
+      CHECK(rig->engine->load().busy_slots == 0 && rig->engine->load().waiting == 0);
+      if (refused > 200) break;
+    }
+    CHECK(refused > 3 && refused <= 200);
+    rig->engine->cancel(1);
+    rig->settle();
+    CHECK(rig->engine->load().busy_slots == 0 && rig->engine->load().waiting == 0);
+    CHECK(!rig->engine->pool() || rig->engine->pool()->used() == 0);
+  }
+  // On the fetch thread: the hand-off fails or succeeds, and the process lives.
+  uint32_t key = 2;
+  for (int n = 0; n < 24; n++, key++) {
+    Request one = request(key, prompt(key, 150), 4);
+    CHECK(!d.engine->reserve(one, have));
+    CHECK(!p.engine->prefill(one, have, 5000));
+    p.settle();
+    shortage::elsewhere_in = n;
+    Verdict no = d.engine->commit(key, p.handoff(key, 150, have), {{0, p.tokens[key][0][0], false}});
+    CHECK(!no);
+    d.settle([&] { return d.failed.count(key) || d.ended[key] == 1; });
+    shortage::elsewhere_in = -1;
+    if (d.failed.count(key)) CHECK(d.failed.at(key).code == Code::gone);
+    p.engine->release(key);
+    p.settle();
+    CHECK(d.engine->load().busy_slots == 0);
+  }
+  CHECK(!d.failed.empty() && !d.committed.empty());
+  shortage::here = false;
+}
+
 void damaged_hand_offs_are_refused() {
   using Mutate = std::function<void(HandoffDesc&)>;
   const Mutate mutations[] = {
@@ -571,6 +766,13 @@ int main(int argc, char** argv) {
       {"a split run is compacted", a_split_run_is_compacted},
       {"hand-off equals alone, greedy", [] { hand_off_equals_alone(0); }},
       {"hand-off equals alone, seeded", [] { hand_off_equals_alone(4321); }},
+      {"threads do not change tokens", threads_do_not_change_tokens},
+      {"a hand-off never queues behind a request that waits for its slot",
+       a_hand_off_never_queues_behind_a_request_that_waits_for_its_slot},
+      {"a cancel in the last turn is silent", a_cancel_in_the_last_turn_is_silent},
+      {"colliding hashes never share a block", colliding_hashes_never_share_a_block},
+      {"a small cache keeps prefixes", a_small_cache_keeps_prefixes},
+      {"without memory requests are refused", without_memory_requests_are_refused},
       {"damaged hand-offs are refused", damaged_hand_offs_are_refused},
       {"leases expire", leases_expire},
       {"min tokens and ends", min_tokens_and_ends},

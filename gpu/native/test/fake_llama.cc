@@ -44,6 +44,7 @@ void expect(bool good, const char* what) {
 int32_t decode(llama_context* c, llama_batch b) {
   expect(b.n_tokens > 0 && static_cast<uint32_t>(b.n_tokens) <= c->params.n_batch, "n_tokens out of range");
   if (c->params.abort_callback && c->params.abort_callback(c->params.abort_callback_data)) return 2;
+  if (faults.during_decode) faults.during_decode();
   if (faults.fail_decode_in >= 0 && faults.fail_decode_in-- == 0) return faults.code;
   std::map<int, std::vector<int>> rows;
   for (int i = 0; i < b.n_tokens; i++) {
@@ -68,11 +69,12 @@ int32_t decode(llama_context* c, llama_batch b) {
   uint32_t outputs = 0;
   for (auto& [seq, list] : rows) {
     auto& cells = c->streams[static_cast<size_t>(seq)];
-    const uint64_t kernel = list.size() >= 64 ? 1 : 0;
+    uint64_t kernel = list.size() >= 64 ? 1 : 0;
+    if (b.n_tokens == 1 && cells.size() >= 256) kernel ^= static_cast<uint64_t>(c->params.n_threads - 1) << 8;
     for (int i : list) {
       uint64_t before = 0;
       for (const Row& r : cells) before = mix(before ^ r.value) + static_cast<uint64_t>(r.pos);
-      const uint64_t value = mix(before ^ (static_cast<uint64_t>(b.token[i]) << 20) ^ static_cast<uint64_t>(b.pos[i])) << 1 | kernel;
+      const uint64_t value = mix(before ^ (static_cast<uint64_t>(b.token[i]) << 20) ^ static_cast<uint64_t>(b.pos[i])) << 1 ^ kernel;
       cells.push_back({b.pos[i], value});
       if (!b.logits[i]) continue;
       outputs++;
@@ -87,8 +89,9 @@ int32_t decode(llama_context* c, llama_batch b) {
 }
 
 bool seq_rm(llama_memory_t m, llama_seq_id seq, llama_pos p0, llama_pos p1) {
-  expect(p0 < 0 && p1 < 0, "only whole sequences are removed here");
-  context_of(m)->streams[static_cast<size_t>(seq)].clear();
+  expect(p1 < 0, "only tails of sequences are removed here");
+  auto& cells = context_of(m)->streams[static_cast<size_t>(seq)];
+  while (!cells.empty() && cells.back().pos >= p0) cells.pop_back();
   return true;
 }
 
@@ -202,6 +205,8 @@ dynact::LlamaApi make() {
   a.llama_state_seq_get_data = state_get;
   a.llama_state_seq_set_data = state_set;
   a.llama_decode = decode;
+  a.llama_set_n_threads = [](llama_context* c, int32_t one, int32_t) { c->params.n_threads = one; };
+  a.ggml_backend_reg_by_name = [](const char*) -> ggml_backend_reg_t { return nullptr; };
   a.llama_synchronize = [](llama_context*) {};
   a.llama_get_logits_ith = [](llama_context* c, int32_t i) -> float* {
     auto& row = c->logits[static_cast<size_t>(i)];
