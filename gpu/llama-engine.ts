@@ -22,7 +22,7 @@ export interface LlamaEngineOptions {
   readonly sequenceTokens?: number;
   /** Rows of one prefill call, a multiple of 64 up to 512: decoding pauses for that long. @default 256 */
   readonly prefillChunk?: number;
-  /** Two spinning threads collapse on a shared core (measured), so one per process. @default 1 */
+  /** Compute threads; tokens do not depend on their number. Two spinning threads collapse on a shared core (measured). @default 1 */
   readonly threads?: number;
   /** Requests that may wait for a slot; more are refused with GPU_FULL. @default 4 × slots */
   readonly maxWaiting?: number;

@@ -56,13 +56,19 @@ export interface Result {
   readonly failed?: { readonly code: string; readonly message: string };
 }
 
+/** What the receiver of a hand-off needs of the other side, which may be another process. */
+export interface Sender {
+  readonly engine: Pick<LlamaEngine, 'card' | 'pool' | 'release'>;
+  readonly prefill: Rig['prefill'];
+}
+
 /** An engine whose requests are promises. */
 export interface Rig {
   readonly engine: LlamaEngine;
   readonly steps: () => number;
   generate(prompt: Uint32Array, sampling: Sampling, options?: Partial<EngineRequest>): Promise<Result>;
   /** Prefill at `from`, decode here: what comes out of both together. */
-  receive(from: Rig, prompt: Uint32Array, sampling: Sampling, options?: ReceiveOptions): Promise<Result>;
+  receive(from: Sender, prompt: Uint32Array, sampling: Sampling, options?: ReceiveOptions): Promise<Result>;
   prefill(
     prompt: Uint32Array,
     sampling: Sampling,
