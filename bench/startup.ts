@@ -1,7 +1,9 @@
 /** How long a user waits from `npm start` to the first token, when set-up was done before. */
+import { execFile } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { promisify } from 'node:util';
 import { packageRoot } from '../supervisors/index.js';
 import type { Bench } from './bench.js';
 import { openFirstTokenClient } from './first-token.js';
@@ -62,6 +64,9 @@ async function startOnce(): Promise<{ readyMs: number; tokenMs: number }> {
     client.close();
     return { readyMs, tokenMs: asked - began + firstMs };
   } finally {
+    // A signal to npm ends npm and its shell; the node is asked in its own way.
+    const cli = join(packageRoot(), 'dist/bin/dynact.js');
+    await promisify(execFile)(process.execPath, [cli, 'stop', '--state-dir', stateDir], { timeout: 30_000 });
     await npm.stop();
     rmSync(stateDir, { recursive: true, force: true });
   }
