@@ -13,6 +13,7 @@ const benches: Readonly<Record<string, () => Promise<Bench>>> = {
   handoff: async () => (await import('./handoff.js')).handoffBench,
   interference: async () => (await import('./interference.js')).interferenceBench,
   exactness: async () => (await import('./exactness.js')).exactnessBench,
+  hashes: async () => (await import('./hashes.js')).hashesBench,
   kernel: async () => (await import('./kernel.js')).kernelBench,
   startup: async () => (await import('./startup.js')).startupBench,
 };
