@@ -4,6 +4,7 @@
  */
 import type { ExitReason } from '../actors/index.js';
 import type { ResolvedConfig } from './config-schema.js';
+import type { FaultDoor } from './faults.js';
 
 /** The weights a worker loads. For the mock engine `path` is '' and `sourceHash` is 'mock'. */
 export interface ModelFile {
@@ -66,4 +67,6 @@ export interface RunningTree {
   readonly exit: Promise<ExitReason>;
   /** For `dynact status`, e.g. { inFlight: 3, mailDepth: 0 }. Called every second; must be cheap. */
   facts(): Record<string, number | string>;
+  /** Only with `faults.enabled`: see faults.ts. */
+  readonly faults?: FaultDoor;
 }

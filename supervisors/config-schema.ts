@@ -251,6 +251,13 @@ export const ConfigSchema = group({
       description: 'auto = text on a terminal, else one JSON object per line',
     }),
   }),
+  faults: group({
+    enabled: flagged({
+      default: false,
+      description:
+        'lets the control socket make actors fail; for the fault matrix and specs, never where people are served',
+    }),
+  }),
   telemetry: group({
     otlpUrl: text({
       default: '',

@@ -5,14 +5,20 @@
 import { chmod, rm } from 'node:fs/promises';
 import { connect, createServer, type Socket } from 'node:net';
 import { SupervisorError } from './errors.js';
+import type { Fault } from './faults.js';
 import { lockHolder } from './state-dir.js';
 import type { NodeStatus } from './status.js';
 
-export type ControlRequest = { readonly type: 'status' } | { readonly type: 'stop'; readonly now: boolean };
+export type ControlRequest =
+  | { readonly type: 'status' }
+  | { readonly type: 'stop'; readonly now: boolean }
+  | { readonly type: 'fault'; readonly instance: string; readonly fault: Fault };
 
 export interface ControlHandlers {
   status(): NodeStatus;
   stop(now: boolean): void;
+  /** Throws if the node has no door for faults, or no such process. */
+  fault(instance: string, fault: Fault): void;
 }
 
 const maxRequestBytes = 4096;
@@ -52,6 +58,10 @@ function answer(socket: Socket, line: string, handlers: ControlHandlers): void {
       socket.setTimeout(0);
       reply({ stopping: true });
       handlers.stop(request.now === true);
+    } else if (request.type === 'fault') {
+      handlers.fault(request.instance, request.fault);
+      reply({ injected: true });
+      socket.end();
     } else throw new TypeError('unknown request');
   } catch (error) {
     reply({ error: error instanceof Error ? error.message : String(error) });
@@ -68,6 +78,13 @@ export async function nodeStatus(stateDir: string, timeoutMs = 5000): Promise<No
 export async function stopNode(stateDir: string, now: boolean, timeoutMs: number): Promise<void> {
   const { ended } = await ask(stateDir, { type: 'stop', now }, timeoutMs);
   await ended;
+}
+
+/** Injects a fault into a process of a node that was started with `faults.enabled`. Rejects with SUP_NO_NODE or SUP_FAULT. */
+export async function injectFault(stateDir: string, instance: string, fault: Fault, timeoutMs = 5000): Promise<void> {
+  const { answer } = await ask(stateDir, { type: 'fault', instance, fault }, timeoutMs);
+  const { error } = answer as { readonly error?: string };
+  if (error !== undefined) throw new SupervisorError('SUP_FAULT', [instance, error]);
 }
 
 async function ask(

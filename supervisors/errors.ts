@@ -72,6 +72,11 @@ const supervisorErrors = {
     retryable: false,
     meaning: 'neither a known model id nor a readable file',
   },
+  SUP_FAULT: {
+    message: 'no fault was injected into {0}: {1}',
+    retryable: false,
+    meaning: 'the node was started without faults.enabled, or has no such process',
+  },
   SUP_TOOLCHAIN: {
     message: '{0}: run `npm run setup`',
     retryable: false,

@@ -1,6 +1,7 @@
 /** What a node supervisor and its child processes say to each other over the IPC channel. */
 import type { ExitReason } from '../actors/index.js';
 import type { GatewayBoot, WorkerBoot } from './boot.js';
+import type { Fault } from './faults.js';
 
 export type Role = 'prefill' | 'decode' | 'gateway';
 
@@ -9,7 +10,9 @@ export type BootMessage = WorkerBoot | Omit<GatewayBoot, 'listener'>;
 
 export type ToChild =
   | { readonly type: 'boot'; readonly boot: BootMessage }
-  | { readonly type: 'drain'; readonly deadlineMs: number };
+  | { readonly type: 'drain'; readonly deadlineMs: number }
+  /** Only on a node with `faults.enabled`. */
+  | { readonly type: 'fault'; readonly fault: Fault };
 
 export type Facts = Readonly<Record<string, number | string>>;
 

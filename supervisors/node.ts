@@ -9,6 +9,7 @@ import { type Broker, embeddedBroker, externalBroker } from './broker.js';
 import type { ResolvedConfig } from './config-schema.js';
 import { serveControl } from './control.js';
 import { SupervisorError } from './errors.js';
+import type { Fault } from './faults.js';
 import { type Fleet, fleet } from './fleet.js';
 import { mintIncarnation } from './incarnation.js';
 import type { BootMessage, Role } from './ipc.js';
@@ -99,7 +100,13 @@ export async function startNode(options: NodeOptions): Promise<Node> {
       running?.kill();
     };
     const status = () => snapshot({ options, broker, processes, tree, self, url, startedAt, stopping, up: !!running });
-    const closeControl = await serveControl(state.control, { status, stop: (now) => (now ? kill() : stop()) });
+    const fault = (instance: string, what: Fault) => {
+      if (!config.faults.enabled) throw new Error('faults.enabled is false');
+      const member = processes.members.find((candidate) => candidate.instance === instance);
+      if (member === undefined) throw new Error('there is no such process');
+      member.process.inject(what);
+    };
+    const closeControl = await serveControl(state.control, { status, stop: (now) => (now ? kill() : stop()), fault });
     undo.push(closeControl);
 
     running = await tree.start();

@@ -7,6 +7,7 @@ import type { ExitReason } from '../actors/index.js';
 import type { ListenHandle } from './boot.js';
 import { settings } from './config-schema.js';
 import { SupervisorError } from './errors.js';
+import type { Fault } from './faults.js';
 import { mintIncarnation } from './incarnation.js';
 import { type BootMessage, type Facts, type FromChild, factsEveryMs, type Role, type ToChild } from './ipc.js';
 import { eachLine } from './lines.js';
@@ -43,6 +44,8 @@ export interface ProcessSnapshot {
 
 export interface OsProcess extends Child {
   snapshot(): ProcessSnapshot;
+  /** Throws while there is no process. */
+  inject(fault: Fault): void;
 }
 
 const keptLines = 5;
@@ -55,12 +58,24 @@ export function osProcess(spec: ProcessSpec): OsProcess {
   const update = (change: Partial<ProcessSnapshot>) => {
     snapshot = { ...snapshot, ...change };
   };
-  return { snapshot: () => snapshot, start: (abort) => live(spec, update, abort) };
+  let child: ChildProcess | undefined;
+  const launched = (process: ChildProcess) => {
+    child = process;
+  };
+  return {
+    snapshot: () => snapshot,
+    start: (abort) => live(spec, update, launched, abort),
+    inject(fault) {
+      if (child?.connected !== true) throw new Error('the process is not up');
+      tellChild(child, { type: 'fault', fault }, () => {});
+    },
+  };
 }
 
 function live(
   spec: ProcessSpec,
   update: (change: Partial<ProcessSnapshot>) => void,
+  launched: (child: ChildProcess) => void,
   abort: AbortSignal,
 ): Promise<Running> {
   return new Promise((resolve, reject) => {
@@ -68,6 +83,7 @@ function live(
       return reject(new SupervisorError('SUP_START_FAILED', [spec.instance, 'it is no longer wanted']));
     const incarnation = mintIncarnation(spec.instance);
     const child = launch(spec);
+    launched(child);
     const pid = child.pid;
     const tail: string[] = [];
     let ready = false;

@@ -58,6 +58,15 @@ export async function serveRole(
     return lastWords('error', describe(error), exitCodes.failed);
   }
   const running = tree;
+  process.on('message', (raw) => {
+    const message = raw as ToChild;
+    if (message.type !== 'fault') return;
+    try {
+      running.faults?.inject(message.fault);
+    } catch (error) {
+      process.stderr.write(`${describe(error)}\n`);
+    }
+  });
   tell({ type: 'ready' });
   setInterval(() => tell({ type: 'facts', facts: running.facts(), rssBytes: process.memoryUsage.rss() }), factsEveryMs);
   const reason = await running.exit;
@@ -84,6 +93,7 @@ function booted(drain: (deadlineMs: number) => void): Promise<WorkerBoot | Gatew
     process.on('message', (raw, handle) => {
       const message = raw as ToChild;
       if (message.type === 'drain') return drain(message.deadlineMs);
+      if (message.type !== 'boot') return;
       clearTimeout(late);
       const { boot } = message;
       resolve(boot.role === 'gateway' ? { ...boot, listener: handle as unknown as ListenHandle } : boot);

@@ -2,12 +2,14 @@
 import { createKernel, type ExitReason, type Kernel, type Log, type Ref, systemWorld } from '../../actors/index.js';
 import { type BusState, connectNats, createPost, type NatsBus, type PostOffice } from '../../transport/index.js';
 import type { GatewayBoot, RunningTree, WorkerBoot } from '../boot.js';
+import { type FaultDoor, openFaultDoor } from '../faults.js';
 
 export interface Process {
   readonly bus: NatsBus;
   readonly post: PostOffice;
   readonly kernel: Kernel;
   readonly log: (actor: string) => Log;
+  readonly faults: FaultDoor | undefined;
   /** Runs when the process ends, before its actors do; last registered first. A throw is logged and stops no other. */
   onEnd(close: Close): void;
   /** The same after the actors have ended: native handles are freed when nobody is left who uses them. */
@@ -36,7 +38,9 @@ export async function openProcess(boot: WorkerBoot | GatewayBoot, log: (actor: s
       own.error(problem, { error: error instanceof Error ? error.message : String(error) }),
   });
   const post = createPost(bus);
-  const kernel = createKernel({ world: systemWorld({ post, log }) });
+  const faults = boot.config.faults.enabled ? openFaultDoor() : undefined;
+  const bare = createKernel({ world: systemWorld({ post, log }) });
+  const kernel = faults?.kernel(bare) ?? bare;
   const before: Close[] = [];
   const after: Close[] = [];
 
@@ -70,6 +74,7 @@ export async function openProcess(boot: WorkerBoot | GatewayBoot, log: (actor: s
     post,
     kernel,
     log,
+    faults,
     onEnd: (close) => void before.push(close),
     afterActors: (close) => void after.push(close),
     essential: (actor) =>
@@ -81,6 +86,7 @@ export async function openProcess(boot: WorkerBoot | GatewayBoot, log: (actor: s
     tree: ({ drain, facts }) => ({
       exit,
       facts,
+      ...(faults && { faults }),
       async drain(deadlineMs) {
         try {
           await drain(deadlineMs);

@@ -57,6 +57,7 @@ export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
     throw error;
   }
   host.afterActors(() => engine.stop());
+  host.faults?.engine(engine);
 
   const gpu: Ref<GpuMessage> = kernel.spawn(
     gpuActor(engine, (self) => ({
