@@ -63,7 +63,7 @@ export async function startBroker(
     dir,
     async connect(role = 'node', extra = {}) {
       const { url, namespace, user, password } = running.credentials(role);
-      const bus = await connectNats({ url, namespace, user, password, watchdogMs: 300, ...extra });
+      const bus = await connectNats({ url, namespace, user, password, silentMs: 500, ...extra });
       buses.push(bus);
       return bus;
     },

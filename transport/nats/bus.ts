@@ -3,7 +3,13 @@
  * reader for good), nothing is published while disconnected (it would vanish), reconnecting never gives up, and a watchdog
  * replaces a connection that no longer answers.
  */
-import { type JetStreamClient, type JetStreamManager, jetstream, jetstreamManager } from '@nats-io/jetstream';
+import {
+  JetStreamApiError,
+  type JetStreamClient,
+  type JetStreamManager,
+  jetstream,
+  jetstreamManager,
+} from '@nats-io/jetstream';
 import { connect, headers, type Msg, type NatsConnection, PermissionViolationError } from '@nats-io/transport-node';
 import type { Bus, BusState, KvEntry, Stop } from '../bus.js';
 import { realClock } from '../clock.js';
@@ -12,6 +18,7 @@ import { type Subjects, subjects } from '../subjects.js';
 import { openAcks } from './acks.js';
 import { type Followed, follow } from './follow.js';
 import { checkServer, isAuthError, netError } from './problems.js';
+import { watchConnection } from './watchdog.js';
 
 export interface NatsOptions {
   readonly url: string;
@@ -23,8 +30,11 @@ export interface NatsOptions {
   readonly name?: string;
   /** How long the first connection may take, for the broker may start later than we. Default 10,000. */
   readonly connectTimeoutMs?: number;
-  /** How often the connection must prove that it answers. Default 2,000: a frozen broker is noticed within twice that. */
-  readonly watchdogMs?: number;
+  /**
+   * The bus is down when the broker has been silent for this long, default 1,000; a connection that is silent for three times as long
+   * is replaced.
+   */
+  readonly silentMs?: number;
   /** Told of what nobody waits for: a handler that threw, a denied subscription. Must not throw. */
   readonly onProblem?: (problem: string, error: unknown) => void;
 }
@@ -38,7 +48,11 @@ const reconnectWaitMs = 100;
 const dialMs = 2_000;
 const closeMs = 2_000;
 const kvMs = 2_000;
-const calibrateEvery = 10;
+const silentMs = 1_000;
+/** Every how many looks of the watchdog JetStream is asked whether it is there, and for the broker's clock. */
+const jetstreamEvery = 8;
+const calibrateEvery = 80;
+const jetstreamMs = 1_000;
 /** Sent and not yet confirmed by a pong. Above `most`, core messages are dropped rather than buffered. */
 const buffered = { step: 4 * 1024 * 1024, most: 64 * 1024 * 1024 } as const;
 
@@ -92,6 +106,9 @@ export function inboxPrefix(user: string): string {
   return `_INBOX_${user.replace(/[^A-Za-z0-9_-]/g, '_')}`;
 }
 
+/** What a question to JetStream brings when there is a server but no JetStream. */
+const withoutJetStream: ReadonlySet<string> = new Set(['NET_NO_RESPONDER', 'NET_NO_JETSTREAM']);
+
 const notUp = (state: BusState, what: string): NetError =>
   new NetError(state === 'down' ? 'NET_DOWN' : 'NET_CLOSED', { what });
 
@@ -105,6 +122,11 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
   /** Broker's wall clock minus our monotonic one, in milliseconds. */
   let brokerOffset: number | undefined;
   let state: BusState = 'up';
+  /** The connection is broken; the library dials. */
+  let lost = false;
+  /** Connected, and nothing comes. */
+  let silent = false;
+  let welcoming = false;
   let unconfirmed = 0;
   let sinceFlush = 0;
 
@@ -157,27 +179,35 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
     });
   }
 
+  async function askJetStream(timeout: number): Promise<void> {
+    const answer = await nc.request('$JS.API.INFO', undefined, { timeout });
+    const { error } = answer.json<{ error?: { code: number; err_code: number; description: string } }>();
+    if (error !== undefined) throw new JetStreamApiError(error);
+  }
   /** Up again only once JetStream answers: it may still be recovering its streams. */
   async function welcome(): Promise<void> {
-    for (;;) {
-      if (nc.isClosed() || state !== 'down') return;
+    if (welcoming) return;
+    welcoming = true;
+    let told = false;
+    while (state === 'down' && !lost && !nc.isClosed()) {
       try {
-        // Asked with little patience: while JetStream recovers, a question can vanish.
-        const answer = await nc.request('$JS.API.INFO', undefined, { timeout: 500 });
-        if (answer.json<{ error?: unknown }>().error !== undefined)
-          throw new NetError('NET_NO_JETSTREAM', { url: options.url });
-        if (lost) return;
+        // With little patience: while JetStream recovers, a question can vanish.
+        await askJetStream(500);
+        if (lost || silent) continue;
         counters.reconnects += 1;
         turn('up');
         void calibrate();
-        return;
-      } catch {
-        if (lost) return;
+      } catch (error) {
+        const problem = netError(error, options.url);
+        if (!told && withoutJetStream.has(problem.code)) {
+          told = true;
+          report('jetstream', new NetError('NET_NO_JETSTREAM', { url: options.url }, error));
+        }
         await new Promise((resolve) => setTimeout(resolve, reconnectWaitMs));
       }
     }
+    welcoming = false;
   }
-  let lost = false;
   async function watchStatus(): Promise<void> {
     for await (const status of nc.status()) {
       if (status.type === 'disconnect' || status.type === 'staleConnection') {
@@ -185,6 +215,7 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
         turn('down');
       } else if (status.type === 'reconnect') {
         lost = false;
+        silent = false;
         turn('down');
         void welcome();
       } else if (status.type === 'error') {
@@ -199,6 +230,16 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
     () => turn('closed'),
   );
 
+  /** A server whose JetStream has ended (its disk is full, or it was started anew without) is as good as none. */
+  async function checkJetStream(): Promise<void> {
+    try {
+      await askJetStream(jetstreamMs);
+    } catch (error) {
+      if (state !== 'up' || lost || !withoutJetStream.has(netError(error, '').code)) return;
+      turn('down');
+      void welcome();
+    }
+  }
   /** Measures the broker's clock against ours; only a quick answer is a good measurement. */
   async function calibrate(): Promise<void> {
     try {
@@ -210,43 +251,38 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
         brokerOffset = broker - (before + after) / 2;
       }
     } catch {
-      // No stream yet; the next tick tries again.
+      // No stream yet; the next look tries again.
     }
   }
   function ageMs(storedAt: number): number {
     return brokerOffset === undefined ? 0 : Math.max(0, performance.now() + brokerOffset - storedAt);
   }
 
-  let answered = true;
-  let ticks = 0;
-  const watchdog = setInterval(() => {
-    if (state !== 'up') {
-      answered = true;
-      return;
-    }
-    const check = (): void => {
-      if (!answered && state === 'up') {
-        lost = true;
-        turn('down');
-        report('watchdog', new NetError('NET_TIMEOUT', { ms: options.watchdogMs ?? 2_000, what: 'ping' }));
-        nc.reconnect().catch(() => {});
-        answered = true;
-        return;
-      }
-      answered = false;
-      nc.rtt().then(
-        () => {
-          answered = true;
-        },
-        () => {},
-      );
-      ticks += 1;
-      if (brokerOffset === undefined || ticks % calibrateEvery === 0) void calibrate();
-    };
-    // After a freeze of our own, timers run before the socket's backlog is read: let the answer in first.
-    setImmediate(() => setImmediate(guarded('watchdog', check)));
-  }, options.watchdogMs ?? 2_000);
-  watchdog.unref();
+  let looked = 0;
+  const stopWatchdog = watchConnection(nc, options.silentMs ?? silentMs, {
+    broken: () => lost || nc.isClosed(),
+    silent() {
+      silent = true;
+      turn('down');
+    },
+    heard() {
+      // It was frozen, and all that it had taken from us is on its way.
+      silent = false;
+      void welcome();
+    },
+    givenUp(ms) {
+      lost = true;
+      report('watchdog', new NetError('NET_TIMEOUT', { ms: Math.round(ms), what: 'ping' }));
+      turn('down');
+      nc.reconnect().catch(() => {});
+    },
+    look() {
+      if (state !== 'up') return;
+      looked += 1;
+      if (looked % jetstreamEvery === 0) void checkJetStream();
+      if (brokerOffset === undefined || looked % calibrateEvery === 0) void calibrate();
+    },
+  });
   void calibrate();
 
   function sent(bytes: number): void {
@@ -402,7 +438,7 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
       await whileUp('flush', () => nc.flush());
     },
     async close() {
-      clearInterval(watchdog);
+      stopWatchdog();
       if (nc.isClosed()) return turn('closed');
       const timer = new Promise<void>((resolve) => setTimeout(resolve, closeMs).unref());
       if (state === 'up') await Promise.race([nc.drain().catch(() => {}), timer]);
