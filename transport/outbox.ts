@@ -6,9 +6,13 @@
  * always the tail of what was sent, so sending the unconfirmed again in order keeps the order. A refusal in the middle (the stream
  * came into being between two commands) is the only way for a later one to be stored first: the earlier then gets a new,
  * higher `seq`, because readers drop what is behind. After any failure a lane sends one at a time until one succeeds.
+ *
+ * A broker that keeps mail in memory loses it when it dies. What was stored within the last two seconds is therefore sent once more when
+ * the broker comes back, with its old id and number: a broker or a reader that has it drops it.
  */
 import type { Bus, Stop } from './bus.js';
 import { isNetError, NetError } from './errors.js';
+import { storedLately } from './stored-lately.js';
 
 export interface OutboxOptions {
   /** Default 10,000. */
@@ -42,7 +46,13 @@ export interface Outbox {
   put(parcel: Parcel): Promise<void>;
   readonly messages: number;
   readonly bytes: number;
-  readonly counters: { readonly stored: number; readonly retried: number; readonly refused: number };
+  /** `repeated`: stored once more after the broker was away. */
+  readonly counters: {
+    readonly stored: number;
+    readonly retried: number;
+    readonly refused: number;
+    readonly repeated: number;
+  };
   /** Rejects what is left with NET_CLOSED. */
   close(): void;
 }
@@ -56,6 +66,8 @@ interface Entry {
   seq: number;
   /** The last attempt was turned away for sure, so later ones may have been stored before it. */
   refused: boolean;
+  /** Was stored before, and may have been lost with the broker's memory. */
+  again: boolean;
 }
 
 interface Lane {
@@ -81,7 +93,8 @@ export function createOutbox(bus: Bus, options: OutboxOptions = {}): Outbox {
   const maxBytes = options.maxBytes ?? 64 * 1024 * 1024;
   const { clock } = bus;
   const lanes = new Map<string, Lane>();
-  const counters = { stored: 0, retried: 0, refused: 0 };
+  const counters = { stored: 0, retried: 0, refused: 0, repeated: 0 };
+  const lately = storedLately<Entry>();
   let messages = 0;
   let bytes = 0;
   let seq = 0;
@@ -90,13 +103,40 @@ export function createOutbox(bus: Bus, options: OutboxOptions = {}): Outbox {
 
   const stopListening = bus.onState((state) => {
     if (state === 'closed') close();
-    else if (state === 'up') for (const [key, lane] of lanes) pump(key, lane);
+    else if (state === 'up') {
+      repeat();
+      for (const [key, lane] of lanes) pump(key, lane);
+    }
   });
+
+  /** Puts what was stored lately before what waits. */
+  function repeat(): void {
+    for (const entry of lately.take()) {
+      entry.again = true;
+      messages += 1;
+      bytes += entry.parcel.bytes;
+      const lane = laneOf(entry.parcel.lane);
+      lane.open = false;
+      lane.failed.push(entry);
+    }
+  }
+
+  function laneOf(key: string): Lane {
+    let lane = lanes.get(key);
+    if (!lane) {
+      lane = { waiting: [], failed: [], inFlight: 0, highestStored: 0, open: true, failures: 0, pausedUntil: 0 };
+      lanes.set(key, lane);
+    }
+    return lane;
+  }
 
   function finish(entry: Entry, error?: NetError): void {
     messages -= 1;
     bytes -= entry.parcel.bytes;
-    if (error) {
+    if (entry.again) {
+      // Its sender heard long ago that it was stored.
+      if (!error) counters.repeated += 1;
+    } else if (error) {
       counters.refused += 1;
       entry.reject(error);
     } else {
@@ -115,6 +155,8 @@ export function createOutbox(bus: Bus, options: OutboxOptions = {}): Outbox {
       lane.failed.sort((a, b) => a.seq - b.seq);
       let behind = false;
       for (const entry of lane.failed) {
+        // Under a new number its reader would take it for a new command.
+        if (entry.again) continue;
         behind ||= entry.refused || entry.seq < lane.highestStored;
         entry.refused = false;
         if (behind) entry.seq = nextSeq();
@@ -162,6 +204,7 @@ export function createOutbox(bus: Bus, options: OutboxOptions = {}): Outbox {
       lane.open = lane.failed.length === 0;
       lane.failures = 0;
       finish(entry);
+      lately.add(entry, entry.parcel.bytes, clock.now());
     } else if (!isNetError(error) || !sendAgain.has(error.code)) {
       finish(entry, new NetError('NET_REFUSED', { what: text(error) }, error));
     } else if (entry.deadline <= clock.now()) {
@@ -231,14 +274,10 @@ export function createOutbox(bus: Bus, options: OutboxOptions = {}): Outbox {
       return new Promise((resolve, reject) => {
         messages += 1;
         bytes += parcel.bytes;
-        let lane = lanes.get(parcel.lane);
-        if (!lane) {
-          lane = { waiting: [], failed: [], inFlight: 0, highestStored: 0, open: true, failures: 0, pausedUntil: 0 };
-          lanes.set(parcel.lane, lane);
-        }
+        const lane = laneOf(parcel.lane);
         const putAt = clock.now();
         const deadline = putAt + parcel.budgetMs;
-        lane.waiting.push({ parcel, putAt, deadline, resolve, reject, seq: parcel.seq, refused: false });
+        lane.waiting.push({ parcel, putAt, deadline, resolve, reject, seq: parcel.seq, refused: false, again: false });
         pump(parcel.lane, lane);
       });
     },

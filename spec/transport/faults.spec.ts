@@ -170,6 +170,42 @@ describe('A broker that fails', function () {
     expect(events.map((event) => event.kind)).to.deep.equal(['added']);
   });
 
+  it('dies with mail that nobody had read yet, in its memory: all of it is there again, and what was read is not given twice', async () => {
+    await broker.stop();
+    broker = await startBroker({ settings: { tape: 'off' } });
+    const node = await broker.connect('node');
+    sender = await broker.connect('gateway');
+    reader = await broker.connect('decode');
+    const [read, unread] = [fresh(), fresh()];
+    const from = fresh('gateway', 'frontend');
+    const gate = new Gate();
+    const got: number[] = [];
+    const note = (mail: { readonly type: string; readonly body: object }) => {
+      got.push((mail.body as ReturnType<typeof cancel>).reply.num);
+      gate.change();
+    };
+    const mailbox = await openMailbox(reader, read, note);
+    const post = createPost(sender);
+    await Promise.all(
+      order(20).map((num) => post.command(from, num < 5 ? read : unread, 'Cancel', cancel(num), head())),
+    );
+    await gate.until(() => got.length === 5);
+    await broker.kill();
+    await stateOf(sender, 'down');
+    await broker.restart();
+    await stateOf(node, 'up');
+    await ensureStreams(node, { tape: 'off', sizeFactor: 0.1 });
+    await openMailbox(reader, unread, note);
+    await gate.until(() => got.length === 20);
+    await post.command(from, read, 'Cancel', cancel(20), head());
+    await gate.until(() => got.length === 21);
+    expect(mailbox.counters.duplicates).to.equal(5);
+    expect(got).to.deep.equal(order(21));
+    expect(post.outbox.counters).to.deep.include({ stored: 21, repeated: 20, refused: 0 });
+    expect(post.outbox.messages).to.equal(0);
+    expect(post.outbox.bytes).to.equal(0);
+  });
+
   it('goes on taking mail when its stream is full: what was read, or what nobody reads, makes way', async () => {
     await broker.stop();
     broker = await startBroker({ settings: { sizeFactor: 0.000001 } });
