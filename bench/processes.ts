@@ -27,6 +27,8 @@ export interface SpawnOptions {
   /** Cores as taskset takes them; ignored where there is no taskset. */
   readonly cpus?: string | undefined;
   readonly ipc?: boolean;
+  /** File descriptor that its stderr is written to. @default this process's stderr */
+  readonly stderr?: number;
 }
 
 export interface Started {
@@ -39,7 +41,7 @@ export interface Started {
 export function start(command: readonly string[], options: SpawnOptions = {}): Started {
   const pinned = options.cpus !== undefined && hasTaskset() ? ['taskset', '-c', options.cpus, ...command] : command;
   const child = spawn(pinned[0] as string, pinned.slice(1), {
-    stdio: ['ignore', 'pipe', 'inherit', ...(options.ipc === true ? (['ipc'] as const) : [])],
+    stdio: ['ignore', 'pipe', options.stderr ?? 'inherit', ...(options.ipc === true ? (['ipc'] as const) : [])],
     serialization: 'advanced',
     env: { ...process.env, ...options.env },
   });
