@@ -4,6 +4,7 @@
  */
 import { constants } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { ExitReason, Log } from '../actors/index.js';
 import {
   address,
@@ -14,6 +15,7 @@ import {
   type NatsBus,
   type NatsServer,
   type PostOffice,
+  purgeMail,
   type StreamSettings,
   startNatsServer,
 } from '../transport/index.js';
@@ -43,6 +45,7 @@ const signalName = (number: number): string | number =>
 
 /** What waits to be said while the broker is away; heartbeats tell the same later, so the oldest may go. */
 const maxObituaries = 256;
+const restoreEveryMs = 1_000;
 
 /** The node's connection: at most one at a time. */
 function connection(config: ResolvedConfig, incarnation: string, log: Log) {
@@ -62,6 +65,10 @@ function connection(config: ResolvedConfig, incarnation: string, log: Log) {
         { incarnation: dead, reason: reason.slice(0, 500) },
         head,
       );
+      // Nobody will ever read it.
+      purgeMail(bus, role, dead).catch((error) =>
+        log.warn('mail not purged', { incarnation: dead, error: String(error) }),
+      );
     }
     waiting = [];
   };
@@ -72,6 +79,19 @@ function connection(config: ResolvedConfig, incarnation: string, log: Log) {
     oldPost?.close();
     await oldBus?.close();
   };
+  /** A broker that was started anew has lost the streams it kept in memory. */
+  const restore = async (current: NatsBus, settings: StreamSettings, adopt: boolean) => {
+    let told = false;
+    while (current === bus && current.state === 'up') {
+      try {
+        return await ensureStreams(current, settings, { adopt });
+      } catch (error) {
+        if (!told) log.error('streams could not be made again', { error: String(error) });
+        told = true;
+        await sleep(restoreEveryMs);
+      }
+    }
+  };
   return {
     async open(login: NatsLogin, adopt: boolean): Promise<void> {
       await close();
@@ -79,6 +99,8 @@ function connection(config: ResolvedConfig, incarnation: string, log: Log) {
         url: login.url,
         namespace: config.node.namespace,
         name: incarnation,
+        connectTimeoutMs: config.node.startMs,
+        patient: true,
         ...(login.user === '' ? {} : { user: login.user, password: login.pass }),
         onProblem: (problem, error) => log.warn(problem, { error: String(error) }),
       });
@@ -89,7 +111,12 @@ function connection(config: ResolvedConfig, incarnation: string, log: Log) {
         leaseMs: config.nats.leaseMs,
       };
       await ensureStreams(bus, settings, { adopt });
-      bus.onState(flush);
+      const current = bus;
+      current.onState((state) => {
+        if (state !== 'up') return;
+        flush();
+        void restore(current, settings, adopt);
+      });
       post = createPost(bus);
       flush();
     },
@@ -102,7 +129,10 @@ function connection(config: ResolvedConfig, incarnation: string, log: Log) {
   };
 }
 
-/** Connects to a broker that others run. Rejects with the transport's errors, which name the setting. */
+/**
+ * Connects to a broker that others run, and waits for it for as long as a process may take to start. Rejects with the transport's
+ * errors, which name the setting.
+ */
 export async function externalBroker(config: ResolvedConfig, incarnation: string, log: Log): Promise<Broker> {
   const { url, user, password } = config.nats;
   const login = { url, user, pass: password };

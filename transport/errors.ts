@@ -86,8 +86,14 @@ const table = {
   },
   NET_NO_JETSTREAM: {
     retryable: false,
-    message: 'the broker at {url} has no JetStream: start it with `jetstream` enabled',
+    message: 'the broker at {url} has no JetStream: start nats-server with -js, or `jetstream {}` in its configuration',
     meaning: 'JetStream is off for the server or the account.',
+  },
+  NET_NO_ROOM: {
+    retryable: false,
+    message:
+      'the broker has no room for {stream}, which reserves {bytes} bytes of {storage}: raise its limit (max_file_store, max_memory_store) or lower nats.sizeFactor ({why})',
+    meaning: 'JetStream reserves the size of every stream when it is created.',
   },
   NET_VERSION_TOO_OLD: {
     retryable: false,

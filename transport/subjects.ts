@@ -31,6 +31,8 @@ function isNamespace(text: string): boolean {
 export interface Subjects {
   readonly namespace: string;
   mail(to: Address): string;
+  /** Every mailbox of one incarnation. */
+  mailOf(component: Component, incarnation: string): string;
   query(to: Address): string;
   job(pool: string): string;
   /** Frames to one gateway; `*` for all. */
@@ -96,6 +98,7 @@ function build(namespace: string): Subjects {
   return {
     namespace,
     mail: (to) => `${root}mail.${to}`,
+    mailOf: (component, incarnation) => `${root}mail.${component}.${token(incarnation)}.>`,
     query: (to) => `${root}query.${to}`,
     job: (pool) => `${root}job.${token(pool)}`,
     out: (gateway) => `${root}out.${token(gateway)}`,

@@ -228,11 +228,11 @@ describe('A broker that fails', function () {
     expect(sender.state).to.equal('up');
   });
 
-  it('has no disk left for JetStream: publishing is refused with NET_STREAM_FULL', async () => {
+  it('has no room for a stream: its making is refused with NET_NO_ROOM', async () => {
     await broker.stop();
     broker = await startBroker({ streams: false, maxDiskBytes: 200 * 1024 * 1024 });
     const node = await broker.connect('node');
-    expect(await codeOf(ensureStreams(node, { tape: 'full' }))).to.equal('NET_STREAM_FULL');
+    expect(await codeOf(ensureStreams(node, { tape: 'full' }))).to.equal('NET_NO_ROOM');
   });
 
   it('forgets nothing of a registry whose leases ran out only because it was away', async () => {

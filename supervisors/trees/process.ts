@@ -25,6 +25,8 @@ export interface Process {
 type Close = () => void | Promise<void>;
 
 const kernelStopMs = 1_000;
+/** Of a process's time to start, what is left when it gives up waiting for the broker. */
+const startMarginMs = 2_000;
 
 export async function openProcess(boot: WorkerBoot | GatewayBoot, log: (actor: string) => Log): Promise<Process> {
   const own = log('process');
@@ -34,6 +36,9 @@ export async function openProcess(boot: WorkerBoot | GatewayBoot, log: (actor: s
     user: boot.nats.user,
     password: boot.nats.pass,
     name: boot.incarnation,
+    // A worker that starts while the broker is away waits for it; giving up would only make it start again.
+    connectTimeoutMs: Math.max(1_000, boot.config.node.startMs - startMarginMs),
+    patient: true,
     onProblem: (problem, error) =>
       own.error(problem, { error: error instanceof Error ? error.message : String(error) }),
   });

@@ -3,40 +3,25 @@
  * reader for good), nothing is published while disconnected (it would vanish), reconnecting never gives up, and a watchdog
  * replaces a connection that no longer answers.
  */
-import {
-  JetStreamApiError,
-  type JetStreamClient,
-  type JetStreamManager,
-  jetstream,
-  jetstreamManager,
-} from '@nats-io/jetstream';
-import { connect, headers, type Msg, type NatsConnection, PermissionViolationError } from '@nats-io/transport-node';
+import { JetStreamApiError, type JetStreamClient, type JetStreamManager, jetstream } from '@nats-io/jetstream';
+import { headers, type Msg, type NatsConnection, PermissionViolationError } from '@nats-io/transport-node';
 import type { Bus, BusState, KvEntry, Stop } from '../bus.js';
 import { realClock } from '../clock.js';
 import { NetError } from '../errors.js';
 import { type Subjects, subjects } from '../subjects.js';
 import { openAcks } from './acks.js';
+import { type DialOptions, dial, inboxPrefix, reconnectWaitMs } from './dial.js';
 import { type Followed, follow } from './follow.js';
-import { checkServer, isAuthError, netError } from './problems.js';
+import { netError, withoutJetStream } from './problems.js';
 import { watchConnection } from './watchdog.js';
 
-export interface NatsOptions {
-  readonly url: string;
+export interface NatsOptions extends DialOptions {
   readonly namespace: string;
-  /** Replies come to `_INBOX_<user>.`, which only this user may read. */
-  readonly user?: string;
-  readonly password?: string;
-  /** Shown in the broker's list of connections. */
-  readonly name?: string;
-  /** How long the first connection may take, for the broker may start later than we. Default 10,000. */
-  readonly connectTimeoutMs?: number;
   /**
    * The bus is down when the broker has been silent for this long, default 1,000; a connection that is silent for three times as long
    * is replaced.
    */
   readonly silentMs?: number;
-  /** Told of what nobody waits for: a handler that threw, a denied subscription. Must not throw. */
-  readonly onProblem?: (problem: string, error: unknown) => void;
 }
 
 export interface NatsBus extends Bus {
@@ -44,8 +29,6 @@ export interface NatsBus extends Bus {
   readonly manager: JetStreamManager;
 }
 
-const reconnectWaitMs = 100;
-const dialMs = 2_000;
 const closeMs = 2_000;
 const kvMs = 2_000;
 const silentMs = 1_000;
@@ -58,56 +41,9 @@ const buffered = { step: 4 * 1024 * 1024, most: 64 * 1024 * 1024 } as const;
 
 /** Connects and checks version and JetStream. Rejects with NET_UNAUTHORIZED, NET_NO_JETSTREAM, NET_VERSION_TOO_OLD or NET_TIMEOUT. */
 export async function connectNats(options: NatsOptions): Promise<NatsBus> {
-  const connection = await dial(options);
-  try {
-    checkServer(connection, options.url);
-    const manager = await jetstreamManager(connection, { checkAPI: false, timeout: 2_000 });
-    await manager.getAccountInfo();
-    return createBus(connection, manager, options);
-  } catch (error) {
-    await connection.close();
-    throw netError(error, options.url);
-  }
+  const { connection, manager } = await dial(options);
+  return createBus(connection, manager, options);
 }
-
-/** Dials until the deadline; the library's own waiting would also wait on refused credentials. */
-async function dial(options: NatsOptions): Promise<NatsConnection> {
-  const patience = options.connectTimeoutMs ?? 10_000;
-  const deadline = realClock.now() + patience;
-  for (;;) {
-    try {
-      return await connect({
-        servers: options.url,
-        name: options.name ?? 'dynact',
-        ...(options.user !== undefined && { user: options.user, inboxPrefix: inboxPrefix(options.user) }),
-        ...(options.password !== undefined && { pass: options.password }),
-        maxReconnectAttempts: -1,
-        reconnectTimeWait: reconnectWaitMs,
-        reconnectJitter: 50,
-        timeout: dialMs,
-        pingInterval: 10_000,
-        maxPingOut: 2,
-        ignoreAuthErrorAbort: false,
-        noEcho: false,
-        // Else every request makes two errors with stack traces, just in case.
-        noAsyncTraces: true,
-      });
-    } catch (error) {
-      if (isAuthError(error)) throw new NetError('NET_UNAUTHORIZED', { what: options.user ?? 'nobody' }, error);
-      if (realClock.now() + reconnectWaitMs > deadline) {
-        throw new NetError('NET_TIMEOUT', { ms: patience, what: `connecting to ${options.url}` }, error);
-      }
-      await new Promise((resolve) => setTimeout(resolve, reconnectWaitMs));
-    }
-  }
-}
-
-export function inboxPrefix(user: string): string {
-  return `_INBOX_${user.replace(/[^A-Za-z0-9_-]/g, '_')}`;
-}
-
-/** What a question to JetStream brings when there is a server but no JetStream. */
-const withoutJetStream: ReadonlySet<string> = new Set(['NET_NO_RESPONDER', 'NET_NO_JETSTREAM']);
 
 const notUp = (state: BusState, what: string): NetError =>
   new NetError(state === 'down' ? 'NET_DOWN' : 'NET_CLOSED', { what });

@@ -1,5 +1,6 @@
 import { DiscardPolicy, RetentionPolicy, StorageType, type StreamConfig } from '@nats-io/jetstream';
 import { nanos } from '@nats-io/transport-node';
+import type { Component } from '../address.js';
 import { isNetError, NetError } from '../errors.js';
 import { payloadBytes } from '../limits.js';
 import {
@@ -10,6 +11,7 @@ import {
   type StreamPlan,
   type StreamSettings,
 } from '../streams.js';
+import { subjects } from '../subjects.js';
 import type { NatsBus } from './bus.js';
 import { netError } from './problems.js';
 
@@ -23,7 +25,7 @@ export interface EnsureOptions {
 
 /**
  * Creates what is missing and compares every setting that matters with what the broker answers. Rejects with NET_CONFIG, which names
- * the setting, or with what the broker said. Needs the rights of the node.
+ * the setting, with NET_NO_ROOM, or with what the broker said. Needs the rights of the node.
  */
 export async function ensureStreams(
   bus: NatsBus,
@@ -54,7 +56,23 @@ async function ensure(bus: NatsBus, wanted: Wanted, adopt: boolean): Promise<voi
     const wrong = difference(found, wanted);
     if (wrong) throw new NetError('NET_CONFIG', { stream: wanted.name, ...wrong });
   } catch (error) {
-    throw netError(error, wanted.name);
+    const problem = netError(error, wanted.name);
+    if (problem.code !== 'NET_STREAM_FULL') throw problem;
+    const { name: stream, storage, max_bytes: bytes = 0 } = wanted;
+    throw new NetError('NET_NO_ROOM', { stream, storage, bytes, why: problem.message }, error);
+  }
+}
+
+/**
+ * Removes the mail of an incarnation that will never read it. Needs the rights of the node; rejects with what the broker said.
+ */
+export async function purgeMail(bus: NatsBus, component: Component, incarnation: string): Promise<void> {
+  const s = subjects(bus.namespace);
+  const filter = s.mailOf(component, incarnation);
+  try {
+    await bus.manager.streams.purge(s.stream('MAIL'), { filter });
+  } catch (error) {
+    throw netError(error, filter);
   }
 }
 

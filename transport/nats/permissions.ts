@@ -4,7 +4,7 @@
  */
 import type { Component } from '../address.js';
 import { type StreamName, type Subjects, streamNames } from '../subjects.js';
-import { inboxPrefix } from './bus.js';
+import { inboxPrefix } from './dial.js';
 
 export const roles = ['node', 'gateway', 'prefill', 'decode', 'observer'] as const;
 export type Role = (typeof roles)[number];

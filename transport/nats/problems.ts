@@ -37,6 +37,9 @@ const full: ReadonlySet<number> = new Set([10023, 10028, 10047, 10054, 10077, 10
 const noStream = 10059;
 const noAccount: ReadonlySet<number> = new Set([10039, 10076, 10035]);
 
+/** What a question to JetStream brings when there is a server but no JetStream. */
+export const withoutJetStream: ReadonlySet<string> = new Set(['NET_NO_RESPONDER', 'NET_NO_JETSTREAM']);
+
 /** Translates what the client library throws. */
 export function netError(error: unknown, what: string): NetError {
   if (error instanceof NetError) return error;
