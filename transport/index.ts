@@ -11,6 +11,7 @@ export {
 } from './envelope.js';
 export { isNetError, type NetCode, NetError, netErrors } from './errors.js';
 export { type FrameHandlers, type FrameListener, listenFrames } from './frames.js';
+export type { KvOp, KvTier } from './kv-events.js';
 export { type Mailbox, type MailboxOptions, openMailbox } from './mailbox.js';
 export {
   createMemoryBroker,

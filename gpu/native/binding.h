@@ -68,6 +68,7 @@ inline Napi::Array array(const Napi::Object& o, const char* name) {
 
 // Each registers its part of the addon.
 void init_pool(Napi::Env env, Napi::Object exports);
+void init_kv_index(Napi::Env env, Napi::Object exports);
 void init_engine(Napi::Env env, Napi::Object exports);
 void init_vocabulary(Napi::Env env, Napi::Object exports);
 void init_weights(Napi::Env env, Napi::Object exports);
