@@ -113,6 +113,8 @@ const beginAfterMs = 1_000;
 const resyncMs = 1_000;
 /** A worker that says nothing of a request for this long is asked. */
 const quietMs = 2_000;
+/** A worker that could not be asked is asked again after this long. */
+const againMs = 500;
 
 export function frontendActor(
   config: FrontendConfig,
@@ -568,7 +570,8 @@ export function frontendActor(
   }
 
   /** Nothing for a while: the last frame, or the only one, may have been the one that was lost. */
-  const isQuiet = (r: Request, now: number) => now - r.quietSince > Math.min(quietMs, config.betweenTokensMs / 4);
+  const isQuiet = (r: Request, now: number) => now - r.quietSince > quietAfterMs;
+  const quietAfterMs = Math.min(quietMs, config.betweenTokensMs / 4);
 
   function expired(state: FrontendState, r: Request, ctx: C): void {
     if (r.phase === 'queued') fail(state, r, 'QUEUE_TIMEOUT', '', ctx);
@@ -601,8 +604,11 @@ export function frontendActor(
     state.paused += ctx.now() - state.brokerDownAt;
     state.brokerDownAt = undefined;
     state.outages++;
-    // Frames published during the outage are gone: ask for what is missing.
-    for (const r of state.requests.values()) resync(state, r, ctx);
+    // Frames published during the outage are gone: repeat the order that nobody has accepted, ask for what is missing.
+    for (const r of state.requests.values()) {
+      if (r.phase === 'queued') order(state, r, ctx);
+      else resync(state, r, ctx);
+    }
   }
 
   /** The request a message of this attempt belongs to; anything older is counted and dropped. */
@@ -691,7 +697,10 @@ export function frontendActor(
         }
         case 'ResyncFailed': {
           const r = current(state, message.num, message.attempt);
-          if (r) r.resyncing = false;
+          if (!r) break;
+          r.resyncing = false;
+          // The worker may be back later than we are after an outage.
+          r.quietSince = clock(state, ctx) - quietAfterMs + againMs;
           break;
         }
         case 'WorkerGone':
