@@ -239,9 +239,9 @@ export function frontendActor(
   });
 
   function routed(state: FrontendState, r: Request, reply: RouterReply & { type: 'Routed' }, ctx: C): void {
-    begin(r);
     const now = clock(state, ctx);
     r.placement = { prefill: reply.prefill, decode: reply.decode };
+    r.dispatchedAt = now;
     r.outages = state.outages;
     r.prefillReleased = reply.prefill === undefined;
     r.acceptBy = now + config.acceptMs;
@@ -263,7 +263,6 @@ export function frontendActor(
 
   function dispatched(r: Request, now: number): void {
     move(r, 'dispatch');
-    r.dispatchedAt = now;
     r.quietSince = now;
     r.phaseBy = now + config.firstTokenMs;
   }
@@ -307,6 +306,7 @@ export function frontendActor(
     r.phaseBy = r.quietSince + config.firstTokenMs;
   }
 
+  /** With the first token, in one write with it; a failure before it gets a status of its own. */
   function begin(r: Request): void {
     if (r.begun) return;
     r.begun = true;
@@ -419,6 +419,7 @@ export function frontendActor(
 
   /** Tokens came, from P or from D: whoever gave them has the request, and the next are due. */
   function served(r: Request, byDecode: boolean, now: number, ctx: C): void {
+    begin(r);
     started(r, now);
     if (byDecode) {
       if (r.phase !== 'decoding') move(r, 'decodeToken');
@@ -514,6 +515,7 @@ export function frontendActor(
       else if (r.phase === 'decoding') lost(state, r, 'STREAM_BROKEN', '', worker, ctx);
       return;
     }
+    if (worker === computing(r.placement)) r.acceptBy = Number.POSITIVE_INFINITY;
     const { num, attempt } = r;
     const now = clock(state, ctx);
     // D repeats P's token 1 before it decodes by itself.
@@ -557,7 +559,7 @@ export function frontendActor(
     }
     const now = clock(state, ctx);
     for (const r of [...state.requests.values()]) {
-      if (r.phase === 'queued' && !r.begun && now - r.acceptedAt > beginAfterMs) begin(r);
+      if (now - r.acceptedAt > beginAfterMs) begin(r);
       if (now > r.totalBy) fail(state, r, 'TOTAL_TIMEOUT', '', ctx);
       else if (!r.repeated && now > r.acceptBy - config.acceptMs / 2) {
         // Once: the command or its answer may have been lost, which is no reason to give up a worker.
@@ -569,8 +571,13 @@ export function frontendActor(
     }
   }
 
-  /** Nothing for a while: the last frame, or the only one, may have been the one that was lost. */
-  const isQuiet = (r: Request, now: number) => now - r.quietSince > quietAfterMs;
+  /**
+   * Nothing for a while: the last frame, or the only one, may have been the one that was lost. Whoever has not said that it has the
+   * request is asked before it is given up.
+   */
+  const isQuiet = (r: Request, now: number) =>
+    now - r.quietSince >
+    (r.acceptBy === Number.POSITIVE_INFINITY ? quietAfterMs : Math.min(quietAfterMs, config.acceptMs / 2));
   const quietAfterMs = Math.min(quietMs, config.betweenTokensMs / 4);
 
   function expired(state: FrontendState, r: Request, ctx: C): void {

@@ -30,8 +30,12 @@ export interface Job {
   readonly work: Work;
   /** The other leg's incarnation; undefined when this worker does both. */
   readonly peer: string | undefined;
-  /** Verdict came: the gateway has its Accepted. */
+  /** Verdict came. */
   accepted: boolean;
+  /** The gateway was sent an Accepted. A job that is done before the next sweep needs none: its tokens say it all. */
+  told: boolean;
+  /** Prompt blocks that D had. */
+  haveBlocks: number;
   phase: 'held' | 'computing' | 'handing' | 'decoding';
   readonly retained: Map<number, Retained>;
   /** Exported so far (P). */
@@ -85,6 +89,8 @@ export function openJob(jobs: Jobs, command: JobCommand, peer: string | undefine
     work,
     peer,
     accepted: false,
+    told: false,
+    haveBlocks: 0,
     phase: 'held',
     retained: new Map(),
     blocks: [],

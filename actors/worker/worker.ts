@@ -102,7 +102,7 @@ export function workerActor(
     const known = state.jobs.byRequest.get(key);
     if (known && known.attempt >= message.attempt) {
       // A repeat: the answer may have been lost, the work has not.
-      if (known.attempt === message.attempt && known.accepted) api.accept(known, 0, ctx);
+      if (known.attempt === message.attempt && known.accepted) api.accept(known, ctx);
       return;
     }
     if (known) api.drop(state, known, ctx);
@@ -140,8 +140,8 @@ export function workerActor(
       job.accepted = true;
       state.accepted++;
       const haveBlocks = message.verdict.haveBlocks ?? 0;
+      job.haveBlocks = haveBlocks;
       mine.granted?.(job, haveBlocks, ctx);
-      api.accept(job, haveBlocks, ctx);
     } else if (job.accepted) api.fail(state, job, message.verdict.code, message.verdict.message, ctx);
     else {
       state.refused++;
@@ -194,7 +194,10 @@ export function workerActor(
     for (const job of [...state.jobs.byKey.values()]) {
       // Whatever keeps a job alive, nobody waits for it any more: its Cancel may have been lost.
       if (now >= job.deadlineAt) api.drop(state, job, ctx);
-      else mine.tick(state, job, now, ctx);
+      else {
+        if (job.accepted && !job.told) api.accept(job, ctx);
+        mine.tick(state, job, now, ctx);
+      }
     }
     sweepTombstones(state.jobs, now);
     whenIdle(state, ctx);
@@ -293,7 +296,8 @@ export interface WorkerApi {
     state: WorkerState,
     message: Envelope<'Cancel' | 'Ended' | 'KvOffer' | 'KvRelease' | 'PrefillDone'>,
   ): Job | undefined;
-  accept(job: Job, haveBlocks: number, ctx: WorkerCtx): void;
+  /** Tells the gateway that the job is taken: when it asks, or when the job is still here at the next sweep. */
+  accept(job: Job, ctx: WorkerCtx): void;
   /** The leg broke: the gateway hears why, everything it held is freed. */
   fail(state: WorkerState, job: Job, code: string, message: string, ctx: WorkerCtx): void;
   /** Ends a job without a word to the gateway. */
@@ -322,11 +326,12 @@ function workerApi(config: WorkerConfig, gpu: Ref<GpuMessage>): WorkerApi {
       const job = state.jobs.byRequest.get(requestKey(gateway, num));
       return job && job.attempt <= message.attempt ? job : undefined;
     },
-    accept(job, haveBlocks, ctx) {
+    accept(job, ctx) {
+      job.told = true;
       ctx.frame(
         job.frontend,
         'Accepted',
-        { num: job.num, leg: config.leg, worker: config.incarnation, haveBlocks },
+        { num: job.num, leg: config.leg, worker: config.incarnation, haveBlocks: job.haveBlocks },
         headOf(job),
       );
     },
