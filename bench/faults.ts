@@ -5,7 +5,7 @@
 import type { Bench } from './bench.js';
 import { type Cell, cells, cellsNamed, quickCells, realCells } from './faults/cells.js';
 import { type PeerRun, recordedPeer, runPeer } from './faults/peer.js';
-import { type Baseline, type CellResult, runCell, type Setting } from './faults/run-cell.js';
+import { type CellResult, runCell, type Setting, undisturbed } from './faults/run-cell.js';
 import { type Figure, figure, type Outcome } from './outcome.js';
 
 export const faultsBench: Bench = {
@@ -38,7 +38,10 @@ export const faultsBench: Bench = {
       log: typeof options.log === 'string' ? options.log : undefined,
     };
     const chosen = chosenCells(options, real);
-    const baselines = new Map<string, Baseline>();
+    const baselines = await undisturbed(
+      chosen.map(({ phase }) => phase),
+      setting,
+    );
     const results: CellResult[] = [];
     const broken: string[] = [];
     for (const cell of chosen) {
@@ -65,9 +68,7 @@ export const faultsBench: Bench = {
       details: {
         cells: results,
         peers,
-        baselines: Object.fromEntries(
-          [...baselines].map(([phase, { pauseMs, longestMs }]) => [phase, { pauseMs, longestMs }]),
-        ),
+        undisturbed: [...baselines].map(([phase, { pauseMs, totalMs }]) => ({ phase, pauseMs, totalMs })),
       },
     };
   },

@@ -63,7 +63,7 @@ async function peerLine(
   fault: NodeJS.Signals,
 ): Promise<string> {
   const port = await freePort();
-  await run(script, ['up', folder, String(port), '0.5', '2', '2', migration ? '3' : '0'], { timeout: 120_000 });
+  await run(script, ['up', folder, String(port), '1', '2', '2', migration ? '3' : '0'], { timeout: 120_000 });
   const pids = readFileSync(join(folder, 'pids'), 'utf8')
     .trim()
     .split('\n')

@@ -24,8 +24,8 @@ export interface CellResult {
   readonly hung: number;
   /** Longest time between two pieces of text of one stream that ends after the fault; excused streams do not count. */
   readonly pauseMs: number;
-  /** How much longer the slowest stream took than the slowest one of the undisturbed run. */
-  readonly delayMs: number;
+  /** From the first request to the last end. */
+  readonly totalMs: number;
   /** What processes still hold when all is over, e.g. `decode-0 kvBlocks 3`; empty = nothing. */
   readonly leaked: readonly string[];
   /** Why streams failed, with counts. */
@@ -36,18 +36,25 @@ export interface CellResult {
   readonly recoveredMs: number;
 }
 
+/** What the requests of a phase answer when nothing happens. */
 export interface Baseline {
   readonly texts: readonly string[];
-  readonly longestMs: number;
+  readonly totalMs: number;
   readonly pauseMs: number;
 }
+
+export type Baselines = ReadonlyMap<Phase, Baseline>;
 
 /** Prompt tokens that make the phase: long prompts take several engine steps, short ones reach the hand-off together. */
 const promptWords: Readonly<Record<Phase, number>> = { queued: 60, prefilling: 2000, transferring: 120, decoding: 60 };
 /** With so few slots most requests wait in the router. */
 const queuedSlots = '4';
-/** Slower than Dynamo's mocker: a step of 11 ms or more, 2 s and more per answer. */
-const speedup = '0.5';
+/**
+ * An engine step: 200 tokens take well over a second. While prompts are computed the timing formula applies, for a fixed step would
+ * compute 8,192 tokens in no more time than one. The formula charges 17 ms for each request that an engine takes over, 16 of
+ * them one after the other, and a pause would be that and little else.
+ */
+const stepMs = '8';
 const stopMs = 5_000;
 const longStopMs = 60_000;
 /** Beyond the time that the fault itself lasts. */
@@ -59,21 +66,28 @@ const factsAgeMs = 1_600;
 export function nodeSettings(phase: Phase, { engine }: Setting): NodeSettings {
   const shape = ['--prefill', '2', '--decode', '2', '--gateway', '2', '--log-level', 'warn'];
   if (engine === 'real') return { flags: [...shape, '--context-tokens', '1024'], env: {} };
-  const slots = phase === 'queued' ? ['--slots', queuedSlots] : [];
+  const few = phase === 'queued';
   return {
-    flags: [...shape, '--engine', 'mock', '--model', 'mock', '--speedup', speedup, ...slots],
-    env: phase === 'queued' ? { DYNACT_ENGINE_PREFILL_SLOTS: queuedSlots } : {},
+    flags: [...shape, '--engine', 'mock', '--model', 'mock', ...(few ? ['--slots', queuedSlots] : [])],
+    env: {
+      ...(few ? { DYNACT_ENGINE_PREFILL_SLOTS: queuedSlots } : {}),
+      ...(phase === 'prefilling' ? {} : { DYNACT_MOCK_STEP_MS: stepMs }),
+    },
   };
 }
 
 /** The same for every run: half greedy, half sampled, each with its own seed. */
 function bodies(phase: Phase, model: string, { engine, streams, tokens }: Setting, warm = 0): object[] {
   return Array.from({ length: streams }, (_, index) => {
-    const words = engine === 'real' ? 40 + (phase === 'prefilling' ? 400 : 0) : promptWords[phase];
-    const story = Array.from({ length: words }, (_, word) => `word${(index * 7919 + word * 31 + warm) % 9973}`);
+    const words = engine === 'real' ? 40 + (phase === 'prefilling' ? 200 : 0) : promptWords[phase];
+    // One token each for the mock engine; no two prompts begin alike, so no prefix cache makes a prefill short.
+    const story = Array.from(
+      { length: words },
+      (_, word) => ` tok${1000 + ((index * 7919 + word * 31 + warm) % 9000)}`,
+    );
     return {
       model,
-      prompt: `Story ${index}: ${story.join(' ')}`,
+      prompt: story.join(''),
       max_tokens: tokens,
       ignore_eos: true,
       stream: true,
@@ -100,16 +114,28 @@ function inPhase(phase: Phase, streams: readonly Stream[]): boolean {
   }
 }
 
-/** What the requests of a phase answer when nothing happens. */
-export async function undisturbed(node: FaultNode, phase: Phase, model: string, setting: Setting): Promise<Baseline> {
-  const streams = openStreams(node.port, '/v1/completions', bodies(phase, model, setting));
-  const all = await streams.ended(300_000);
-  const bad = all.find(({ end }) => end !== 'complete');
-  if (bad) throw new Error(`undisturbed stream ${bad.index} ended ${bad.end} ${bad.detail}`);
-  return { texts: all.map(({ text }) => text), longestMs: longest(all), pauseMs: pauseAfter(all, 0) };
+/** Runs every phase's requests on one undisturbed node. */
+export async function undisturbed(phases: readonly Phase[], setting: Setting): Promise<Baselines> {
+  const node = await startFaultNode(nodeSettings('decoding', setting), setting.log);
+  try {
+    const { model } = await node.status();
+    const baselines = new Map<Phase, Baseline>();
+    for (const phase of new Set(phases)) {
+      const all = await openStreams(node.port, '/v1/completions', bodies(phase, model, setting)).ended(300_000);
+      const bad = all.find(({ end }) => end !== 'complete');
+      if (bad) throw new Error(`undisturbed stream ${bad.index} ended ${bad.end} ${bad.detail}`);
+      const texts = all.map(({ text }) => text);
+      if (new Set(texts).size < texts.length) throw new Error('two undisturbed streams have the same text');
+      baselines.set(phase, { texts, totalMs: totalOf(all), pauseMs: Math.round(pauseAfter(all, 0)) });
+    }
+    return baselines;
+  } finally {
+    await node.stop();
+  }
 }
 
-const longest = (all: readonly Stream[]) => Math.max(0, ...all.map(({ sentAt, endedAt }) => endedAt - sentAt));
+const totalOf = (all: readonly Stream[]) =>
+  Math.round(Math.max(...all.map(({ endedAt }) => endedAt)) - Math.min(...all.map(({ sentAt }) => sentAt)));
 
 function pauseAfter(all: readonly Stream[], since: number): number {
   let pause = 0;
@@ -121,19 +147,17 @@ function pauseAfter(all: readonly Stream[], since: number): number {
   return pause;
 }
 
-/** Runs a cell on a node of its own. `baselines` keeps what undisturbed runs gave, by phase. */
-export async function runCell(cell: Cell, setting: Setting, baselines: Map<string, Baseline>): Promise<CellResult> {
+/** Runs a cell on a node of its own. */
+export async function runCell(cell: Cell, setting: Setting, baselines: Baselines): Promise<CellResult> {
   const { phase } = cell;
   const node = await startFaultNode(nodeSettings(phase, setting), setting.log);
   try {
     const { model } = await node.status();
-    const baseline = baselines.get(phase) ?? (await undisturbed(node, phase, model, setting));
-    if (!baselines.has(phase)) baselines.set(phase, baseline);
+    const baseline = baselines.get(phase);
+    if (baseline === undefined) throw new Error(`no undisturbed run of ${phase}`);
     // Code that has not run yet is not compiled yet.
-    else
-      await openStreams(node.port, '/v1/completions', bodies(phase, model, { ...setting, tokens: 20 }, 1)).ended(
-        60_000,
-      );
+    const warm = bodies(phase, model, { ...setting, tokens: 20 }, 1);
+    await openStreams(node.port, '/v1/completions', warm).ended(60_000);
     const before = await settle(node);
     if (before.length > 0) throw new Error(`not idle before the fault: ${before.join(', ')}`);
     return await disturbed(cell, setting, node, model, baseline);
@@ -177,7 +201,7 @@ async function disturbed(
     failed: ours.filter(({ end }) => end === 'failed' || end === 'cut').length,
     hung: all.filter(({ end }) => end === 'hung').length,
     pauseMs: Math.round(pauseAfter(ours, faultAt)),
-    delayMs: Math.round(longest(ours) - baseline.longestMs),
+    totalMs: totalOf(all),
     leaked: [...left, ...(await servesAgain(node, model))],
     reasons: reasons(ours),
     atFault,
