@@ -44,6 +44,9 @@ export const refusals = {
   WRK_TOO_MANY: row(true, false, false, 529, 'The worker holds as many requests as it may.'),
   WRK_GRANT_LAPSED: row(true, false, false, 503, 'The prompt was not computed in time.'),
   WRK_MALFORMED: row(false, false, false, 500, 'A worker could not read the request.'),
+  /** Handling a message of the request threw: on this worker, and where nothing was computed yet, repeatedly. */
+  WRK_FAILED: row(true, false, false, 500, 'A worker failed on the request.'),
+  WRK_POISON: row(false, false, false, 500, 'Workers failed on the request each time they tried.'),
   // what the frontend sees by itself
   WORKER_DOWN: row(true, false, true, 503, 'The worker died.'),
   ACCEPT_TIMEOUT: row(true, true, false, 503, 'The worker did not answer in time.'),

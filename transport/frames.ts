@@ -3,7 +3,7 @@ import type { Bus, Stop } from './bus.js';
 import { deadLetter } from './dead-letters.js';
 import { decodeEnvelope } from './envelope.js';
 import { payloadBytes } from './limits.js';
-import { carriers } from './messages.js';
+import { type Body, carriers } from './messages.js';
 import type { Envelope, StepFrame } from './post.js';
 import { decodeStep, isStepFrame } from './step-frame.js';
 import { type FrameKind, subjects } from './subjects.js';
@@ -58,6 +58,9 @@ export function listenFrames(bus: Bus, kind: FrameKind, self: Address, handlers:
       if (carrier !== (kind === 'out' || kind === 'ack' ? 'frame' : 'telemetry')) {
         return reject(subject, bytes, 'NET_MALFORMED', `${decoded.envelope.type} does not travel on ${kind}`);
       }
+      if (!speaksFor(subject, decoded.envelope, self)) {
+        return reject(subject, bytes, 'NET_MALFORMED', `${decoded.envelope.type} of another on ${kind}`);
+      }
       handlers.message?.(decoded.envelope);
     } catch (error) {
       counters.failed += 1;
@@ -65,4 +68,11 @@ export function listenFrames(bus: Bus, kind: FrameKind, self: Address, handlers:
     }
   });
   return { stop, counters };
+}
+
+/** A frame is for the one it names, and nobody reports the load or the end of an incarnation on another's subject. */
+function speaksFor(subject: string, { type, to, body }: Envelope, self: Address): boolean {
+  if (type === 'Load' || type === 'Down') return subject.endsWith(`.${(body as Body<'Load' | 'Down'>).incarnation}`);
+  const [want, have] = [parts(self), parts(to)];
+  return want.component === have.component && want.incarnation === have.incarnation;
 }

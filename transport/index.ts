@@ -1,7 +1,7 @@
 export { type Address, type AddressParts, address, type Component, parts } from './address.js';
 export type { Bus, BusState, KvEntry, Stop, Stored } from './bus.js';
 export type { Clock } from './clock.js';
-export type { DeadMail } from './dead-letters.js';
+export { type DeadMail, deadLetter } from './dead-letters.js';
 export {
   type Decoded,
   decodeCbor,

@@ -169,7 +169,7 @@ export const bodies = {
     steps: Count,
     rssBytes: Count,
   }),
-  /** Node supervisor or worker → everybody, on down.<component>.<incarnation>: this incarnation will never speak again. */
+  /** Node supervisor → everybody, on down.<component>.<incarnation>: this incarnation will never speak again. */
   Down: Type.Object({ incarnation: Incarnation, reason: Type.String({ maxLength: 500 }) }),
 
   // queries: core request on query.<component>.<incarnation>.<actor>

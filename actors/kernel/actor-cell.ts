@@ -11,6 +11,7 @@ import type { Behaviour, Ctx, ExitReason } from './contract.js';
 import type { Runnable } from './dispatcher.js';
 import { Door } from './door.js';
 import { ActorError, asError } from './errors.js';
+import { Again, Failures } from './failures.js';
 import { Mailbox } from './mailbox.js';
 import { Owed } from './owed.js';
 import { Target } from './target.js';
@@ -31,6 +32,7 @@ export class ActorCell extends Target implements Cell, Runnable {
   private deadlines: (() => void)[] | undefined;
   private owed: Map<number, Owed> | undefined;
   private lastOwed = 0;
+  private failures: Failures | undefined;
 
   private readonly mailbox = new Mailbox();
   private readonly ctx: Ctx<unknown>;
@@ -174,16 +176,37 @@ export class ActorCell extends Target implements Cell, Runnable {
   private deliver(raw: unknown): void {
     this.guarded('handle', () => {
       let message = raw;
-      if (raw instanceof Owed) {
+      let failures = 0;
+      if (raw instanceof Again) ({ message, failures } = raw);
+      else if (raw instanceof Owed) {
         this.owed?.delete(raw.id);
         if (raw.isVoid) return;
         message = raw.make();
       }
       this.host.counters.delivered++;
       this.host.record(this.path, ++this.ordinal, message);
-      const next = this.behaviour.handle(this.state, message, this.ctx);
-      if (next !== this.state) this.state = synchronous(next, this.behaviour, 'handle');
+      try {
+        const next = this.behaviour.handle(this.state, message, this.ctx);
+        if (next !== this.state) this.state = synchronous(next, this.behaviour, 'handle');
+      } catch (thrown) {
+        if (!this.contained(message, failures, asError(thrown))) throw thrown;
+      }
     });
+  }
+
+  /** Whether the actor can go on without what the message was about: its behaviour says so. */
+  private contained(message: unknown, before: number, error: Error): boolean {
+    const { contain } = this.behaviour;
+    if (contain === undefined) return false;
+    this.failures ??= new Failures();
+    const failures = this.failures.count(message, before);
+    if (failures === 0) return false;
+    const verdict = contain.call(this.behaviour, this.state, message, failures, error, this.ctx);
+    if (verdict === 'crash') return false;
+    this.host.log.error('message failed', { actor: this.path, failures, verdict, error });
+    if (verdict === 'retry') this.enqueue(new Again(message, failures));
+    else this.host.deadLetter(this.path, message, 'failed', error);
+    return true;
   }
 
   /** Runs the behaviour's code; whatever it throws ends the actor, and so does what asked for the end meanwhile. */
@@ -214,7 +237,8 @@ export class ActorCell extends Target implements Cell, Runnable {
     this.host.dispatcher.forget(this);
     this.host.gone(this);
     while (this.mailbox.length > 0) {
-      const message = this.mailbox.shift();
+      const raw = this.mailbox.shift();
+      const message = raw instanceof Again ? raw.message : raw;
       if (!(message instanceof Owed)) this.host.deadLetter(this.path, message, 'stopped');
     }
     this.mailbox.clear();

@@ -11,7 +11,7 @@ export interface Host {
   readonly counters: { delivered: number; crashes: number };
   readonly log: Log;
   record(actor: string, ordinal: number, message: unknown): void;
-  deadLetter(to: string, message: unknown, reason: DeadLetter['reason']): void;
+  deadLetter(to: string, message: unknown, reason: DeadLetter['reason'], error?: Error): void;
   /** Whether a living actor has this path. */
   lives(path: string): boolean;
   gone(cell: Cell): void;

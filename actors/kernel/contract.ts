@@ -93,6 +93,12 @@ export interface Behaviour<M, S> {
   readonly overflow?: 'refuse' | 'crash';
   start(ctx: Ctx<M>): S;
   handle(state: S, message: M, ctx: Ctx<M>): S;
+  /**
+   * `handle` threw on a message that belongs to a request (it has `req` and `type`), for the `failures`-th time for that pair. Puts the
+   * state right, so that the actor can go on without the request, and says what becomes of the message; a throw, or none of
+   * these, is the actor's failure. `retry`: once more, after what waits already; `drop`: a dead letter with the error as its reason.
+   */
+  contain?(state: S, message: M, failures: number, error: Error, ctx: Ctx<M>): 'retry' | 'drop' | 'crash';
   /** Last words: release what the state owns. Timers are gone already. */
   stopped?(state: S, reason: ExitReason, ctx: Ctx<M>): void;
 }
@@ -117,8 +123,13 @@ export interface Recorder {
 export interface DeadLetter {
   readonly to: string;
   readonly message: unknown;
-  /** stopped: no such actor any more. stale: its address has a newer incarnation, or the answer came late or twice. */
-  readonly reason: 'stopped' | 'full' | 'stale';
+  /**
+   * stopped: no such actor any more. stale: its address has a newer incarnation, or the answer came late or twice. failed: handling it
+   * threw as often as it may.
+   */
+  readonly reason: 'stopped' | 'full' | 'stale' | 'failed';
+  /** For `failed`. */
+  readonly error?: Error;
 }
 
 /** A set of actors in one process, on one dispatcher. */

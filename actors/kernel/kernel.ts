@@ -67,11 +67,12 @@ export function createKernel({
         log.error('recorder failed', { actor, ordinal, error: asError(thrown) });
       }
     },
-    deadLetter(to, message, reason) {
+    deadLetter(to, message, reason, error) {
       counters.deadLetters++;
+      const letter: DeadLetter = { to, message, reason, ...(error !== undefined && { error }) };
       for (const listener of listeners) {
         try {
-          listener({ to, message, reason });
+          listener(letter);
         } catch (thrown) {
           log.error('dead letter listener failed', { to, reason, error: asError(thrown) });
         }

@@ -3,10 +3,10 @@
  * differ in what they do with a command and a step; each gives a `Role`.
  */
 import type { EngineRequest, EngineStep } from '../../gpu/index.js';
-import type { Body, Envelope, Head, Leg } from '../../transport/index.js';
+import type { Body, Envelope, Head, Leg, ReplyTo } from '../../transport/index.js';
 import type { GpuMessage, GpuNews } from '../gpu/gpu.js';
 import type { Behaviour, Ctx, Ref } from '../kernel/contract.js';
-import { framesOf, repeatFrom } from './frames.js';
+import { gather, newOutgoing, type Outgoing, repeatFrom } from './frames.js';
 import {
   bury,
   closeJob,
@@ -46,6 +46,8 @@ export type WorkerMessage =
   | Envelope<'Reserve' | 'Prefill' | 'Generate' | 'PrefillDone' | 'Cancel' | 'KvOffer' | 'KvRelease' | 'Ended'>
   | GpuNews
   | { readonly type: 'Sweep' }
+  /** What was held back to leave together is due. */
+  | { readonly type: 'Frames' }
   | { readonly type: 'GatewayGone'; readonly incarnation: string }
   /** No new work; `idle` is told once when the last job has ended. */
   | { readonly type: 'Drain'; readonly idle: Ref<{ readonly type: 'Idle' }> }
@@ -55,6 +57,8 @@ export type WorkerMessage =
 
 export interface WorkerFacts {
   readonly jobs: number;
+  /** Slots granted to requests whose prompt is computed elsewhere: the engine has nothing to do for them yet. */
+  readonly granted: number;
   readonly accepted: number;
   readonly refused: number;
   readonly ended: number;
@@ -64,6 +68,11 @@ export interface WorkerState {
   readonly jobs: Jobs;
   /** Frames sent to each gateway: a hole tells it to resync. */
   readonly frameSeq: Map<string, number>;
+  readonly out: Outgoing;
+  /** When the last frames left. */
+  framedAt: number;
+  /** `out` waits for a Frames message. */
+  holding: boolean;
   idle: Ref<{ readonly type: 'Idle' }> | undefined;
   accepted: number;
   refused: number;
@@ -86,6 +95,10 @@ export interface Role {
 }
 
 const sweepMs = 500;
+/** Steps that follow each other faster leave in one frame: each costs its receivers more than the tokens in it. */
+const frameGapMs = 1;
+/** How often a message is handled again after a throw. */
+const retries = 2;
 
 export function workerActor(
   config: WorkerConfig,
@@ -161,14 +174,15 @@ export function workerActor(
       const job = state.jobs.byKey.get(key);
       if (job) job.cachedTokens = Math.max(job.cachedTokens, cached);
     }
-    if (news.tokens.length > 0) {
-      for (const [gateway, items] of framesOf(state.jobs, news.tokens)) {
-        const seq = (state.frameSeq.get(gateway) ?? 0) + 1;
-        state.frameSeq.set(gateway, seq);
-        ctx.step(gateway, { worker: config.incarnation, seq, items });
-      }
-    }
     const now = ctx.now();
+    gather(state.jobs, news.tokens, state.out);
+    const wait = state.framedAt + frameGapMs - now;
+    // Token 1 never waits, and tokens are told before a failure that follows them.
+    if (wait <= 0 || config.leg === 'prefill' || news.failed.length > 0) sendFrames(state, now, ctx);
+    else if (!state.holding && state.out.items.size > 0) {
+      state.holding = true;
+      ctx.after(wait, { type: 'Frames' });
+    }
     for (const [key, done, total] of news.progress) {
       const job = state.jobs.byKey.get(key);
       if (job && now - job.toldAt >= sweepMs) {
@@ -188,6 +202,18 @@ export function workerActor(
     }
   }
 
+  function sendFrames(state: WorkerState, now: number, ctx: WorkerCtx): void {
+    if (state.out.items.size === 0) return;
+    for (const [gateway, items] of state.out.items) {
+      const seq = (state.frameSeq.get(gateway) ?? 0) + 1;
+      state.frameSeq.set(gateway, seq);
+      ctx.step(gateway, { worker: config.incarnation, seq, items });
+    }
+    state.out.items.clear();
+    state.out.round++;
+    state.framedAt = now;
+  }
+
   function sweep(state: WorkerState, ctx: WorkerCtx): void {
     ctx.after(sweepMs, { type: 'Sweep' });
     const now = ctx.now();
@@ -203,6 +229,25 @@ export function workerActor(
     whenIdle(state, ctx);
   }
 
+  /**
+   * Whatever handling a message of a request broke, is of that request: without its job the state is whole. A command that opens a job is
+   * handled again, others have lost what they were about, and the next attempt takes their place.
+   */
+  function contain(state: WorkerState, message: WorkerMessage, failures: number, ctx: WorkerCtx) {
+    if (!('body' in message) || !('req' in message)) return 'crash';
+    const { reply } = message.body as { readonly reply: ReplyTo };
+    const key = requestKey(reply.gateway, reply.num);
+    const job = state.jobs.byRequest.get(key);
+    if (job !== undefined) api.drop(state, job, ctx);
+    const opens = message.type === 'Reserve' || message.type === 'Prefill' || message.type === 'Generate';
+    if (opens && failures <= retries) return 'retry';
+    bury(state.jobs, key, message.attempt, ctx.now());
+    const code = opens || message.attempt > retries ? 'WRK_POISON' : 'WRK_FAILED';
+    const body = { num: reply.num, leg: config.leg, worker: config.incarnation, code, message: '' };
+    ctx.frame(frontendOf(reply.gateway), 'Failed', body, api.headOf(message));
+    return 'drop';
+  }
+
   function whenIdle(state: WorkerState, ctx: WorkerCtx): void {
     if (state.idle && state.jobs.byKey.size === 0) ctx.tell(state.idle, { type: 'Idle' });
   }
@@ -214,7 +259,16 @@ export function workerActor(
     start(ctx) {
       ctx.tell(gpu, { type: 'Attach', worker: ctx.self });
       ctx.after(sweepMs, { type: 'Sweep' });
-      return { jobs: newJobs(), frameSeq: new Map(), idle: undefined, accepted: 0, refused: 0 };
+      return {
+        jobs: newJobs(),
+        frameSeq: new Map(),
+        out: newOutgoing(),
+        framedAt: Number.NEGATIVE_INFINITY,
+        holding: false,
+        idle: undefined,
+        accepted: 0,
+        refused: 0,
+      };
     },
     handle(state, message, ctx) {
       switch (message.type) {
@@ -265,13 +319,20 @@ export function workerActor(
           state.idle = message.idle;
           whenIdle(state, ctx);
           break;
+        case 'Frames':
+          state.holding = false;
+          sendFrames(state, ctx.now(), ctx);
+          break;
         case 'Sweep':
           sweep(state, ctx);
           break;
         case 'FactsAsk': {
           const jobs = state.jobs.byKey.size;
+          let granted = 0;
+          for (const { phase, work } of state.jobs.byKey.values()) if (phase === 'held') granted += work.choices.length;
           ctx.tell(message.replyTo, {
             jobs,
+            granted,
             accepted: state.accepted,
             refused: state.refused,
             ended: state.accepted - jobs,
@@ -283,6 +344,7 @@ export function workerActor(
       }
       return state;
     },
+    contain: (state, message, failures, _error, ctx) => contain(state, message, failures, ctx),
   };
 }
 

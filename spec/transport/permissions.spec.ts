@@ -67,6 +67,26 @@ describe('Rights on the broker', function () {
     expect(decode.state).to.equal('up');
   });
 
+  it('let nobody but the node say that an incarnation is dead, or report the load of another kind', async () => {
+    const heard: string[] = [];
+    const gate = new Gate();
+    const note = (_: Uint8Array, subject: string) => {
+      heard.push(subject);
+      gate.change();
+    };
+    for (const subject of [s.down(), s.load()]) observer.subscribe(subject, note);
+    await observer.flush();
+    const node = await broker.connect('node');
+    const of = { down: s.down('decode', 'x'), load: s.load('decode', 'x') };
+    for (const bus of [gateway, prefill])
+      for (const subject of [of.down, of.load]) bus.send(subject, new Uint8Array(1));
+    for (const subject of [of.down, of.load]) decode.send(subject, new Uint8Array(1));
+    await Promise.all([gateway.flush(), prefill.flush(), decode.flush()]);
+    node.send(of.down, new Uint8Array(1));
+    await gate.until(() => heard.includes(of.down));
+    expect(heard).to.deep.equal([of.load, of.down]);
+  });
+
   it('keep a worker from changing streams, and from listing itself as another kind', async () => {
     expect(await codeOf(ensureStreams(decode, { tape: 'full', sizeFactor: 0.1 }))).to.equal('NET_DENIED');
     expect(await codeOf(decode.manager.streams.purge(s.stream('MAIL')))).to.not.equal('resolved');

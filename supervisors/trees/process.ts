@@ -1,6 +1,17 @@
 /** What the trees of all roles share: the bus, the post, the kernel, and how a process comes to its end. */
 import { createKernel, type ExitReason, type Kernel, type Log, type Ref, systemWorld } from '../../actors/index.js';
-import { type BusState, connectNats, createPost, type NatsBus, type PostOffice } from '../../transport/index.js';
+import {
+  type Address,
+  type BusState,
+  connectNats,
+  createPost,
+  deadLetter,
+  type Envelope,
+  encodeCbor,
+  type NatsBus,
+  type PostOffice,
+  subjects,
+} from '../../transport/index.js';
 import type { GatewayBoot, RunningTree, WorkerBoot } from '../boot.js';
 import { type FaultDoor, openFaultDoor } from '../faults.js';
 
@@ -46,6 +57,14 @@ export async function openProcess(boot: WorkerBoot | GatewayBoot, log: (actor: s
   const faults = boot.config.faults.enabled ? openFaultDoor() : undefined;
   const bare = createKernel({ world: systemWorld({ post, log }) });
   const kernel = faults?.kernel(bare) ?? bare;
+  // What an actor could not handle is kept where people look for it, like what could not be read.
+  kernel.onDeadLetter(({ to, message, reason, error }) => {
+    if (reason !== 'failed') return;
+    const { attempt } = message as Envelope;
+    const subject = subjects(boot.namespace).mail(to as Address);
+    const detail = error?.message ?? '';
+    deadLetter(bus, boot.role, { code: 'NET_HANDLER', detail, subject, seq: 0, attempt, bytes: encodeCbor(message) });
+  });
   const before: Close[] = [];
   const after: Close[] = [];
 

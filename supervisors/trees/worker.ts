@@ -106,7 +106,7 @@ export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
     queries();
   });
 
-  let facts: WorkerFacts = { jobs: 0, accepted: 0, refused: 0, ended: 0 };
+  let facts: WorkerFacts = { jobs: 0, granted: 0, accepted: 0, refused: 0, ended: 0 };
   let mailDepth = 0;
   const poll = setInterval(() => {
     kernel
@@ -140,11 +140,14 @@ export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
         refused: facts.refused,
         slots: `${busySlots}/${engine.limits.slots}`,
         waiting,
+        queued: Math.max(0, busySlots + waiting - facts.granted),
         kvBlocks: usedKvBlocks,
         cachedBlocks,
         exportedBlocks,
         steps,
         mailDepth,
+        deadLetters: kernel.counters.deadLetters,
+        badMail: mailbox.counters.malformed,
       };
     },
   });

@@ -76,7 +76,8 @@ export function permissionsOf(role: Role, s: Subjects): Permissions {
     return { publish: [...basic, ...reads, s.all('query', 'node')], subscribe: [everything, inbox] };
   }
   const own = rights[role];
-  const mine = ['load', 'down', 'tape'].map((kind) => s.all(kind, role));
+  // Nobody but the node says who is dead.
+  const mine = ['load', 'tape'].map((kind) => s.all(kind, role));
   return {
     publish: [
       ...basic,
