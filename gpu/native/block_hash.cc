@@ -36,4 +36,16 @@ uint64_t block_checksum(const void* bytes, size_t count, uint64_t sequence_hash)
   return XXH3_64bits_withSeed(bytes, count, sequence_hash);
 }
 
+static_assert(sizeof(XXH3_state_t) <= 576 && alignof(XXH3_state_t) <= 64, "BlockChecksum has room for the state");
+
+BlockChecksum::BlockChecksum(uint64_t sequence_hash) {
+  auto* state = reinterpret_cast<XXH3_state_t*>(state_);
+  XXH3_INITSTATE(state);
+  XXH3_64bits_reset_withSeed(state, sequence_hash);
+}
+
+void BlockChecksum::add(const void* bytes, size_t count) { XXH3_64bits_update(reinterpret_cast<XXH3_state_t*>(state_), bytes, count); }
+
+uint64_t BlockChecksum::sum() const { return XXH3_64bits_digest(reinterpret_cast<const XXH3_state_t*>(state_)); }
+
 }  // namespace dynact

@@ -18,4 +18,15 @@ std::vector<uint64_t> sequence_hashes(const uint32_t* tokens, size_t count, size
 // Checksum of a block's bytes, seeded with its sequence hash: a foreign block of equal bytes fails too.
 uint64_t block_checksum(const void* bytes, size_t count, uint64_t sequence_hash);
 
+// The same in pieces, each as it is copied: the piece is summed while it is still in the core's cache.
+class BlockChecksum {
+ public:
+  explicit BlockChecksum(uint64_t sequence_hash);
+  void add(const void* bytes, size_t count);
+  uint64_t sum() const;
+
+ private:
+  alignas(64) unsigned char state_[576];
+};
+
 }  // namespace dynact

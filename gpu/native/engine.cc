@@ -111,6 +111,9 @@ bool Engine::open(std::string& error) {
   if (!learn_layout(error)) return false;
   options_.fingerprint += std::string("/") + api_.llama_version() + "/" + layout_.kv_type() + "-fa";
   cache_ = std::make_unique<PrefixCache>(layout_.token_bytes() * kBlockTokens, options_.cache_bytes);
+  // The engine thread's own, and some for arrivals: they stay resident, so more at a time come from the system and go back.
+  blobs_ = HostArena::create(layout_.blob_bytes(options_.sequence_tokens), 1 + std::min<size_t>(options_.slots, 4));
+  state_ = blobs_->take();
   if (options_.export_blocks > 0) {
     pool_ = KvPool::create(layout_.token_bytes() * kBlockTokens, options_.export_blocks, error, options_.owner, options_.epoch);
     if (!pool_) return false;
@@ -129,9 +132,9 @@ bool Engine::learn_layout(std::string& error) {
     error = "the model cannot be evaluated";
     return false;
   }
-  state_.resize(api_.llama_state_seq_get_size(context_, 0));
-  size_t size = api_.llama_state_seq_get_data(context_, state_.data(), state_.size(), 0);
-  bool good = layout_.learn(state_.data(), size, options_.slots, 1, error) && layout_.check(state_.data(), size, 1, error);
+  std::vector<uint8_t> state(api_.llama_state_seq_get_size(context_, 0));
+  size_t size = api_.llama_state_seq_get_data(context_, state.data(), state.size(), 0);
+  bool good = layout_.learn(state.data(), size, options_.slots, 1, error) && layout_.check(state.data(), size, 1, error);
   api_.llama_memory_seq_rm(memory_, 0, -1, -1);
   steps_ = 0;
   cpu_decode_ = 0;
@@ -460,8 +463,7 @@ bool Engine::read_state(int slot, uint32_t tokens, std::string& error) {
     error = "KV state: the sequence does not hold the tokens it should";
     return false;
   }
-  if (state_.size() < size) state_.resize(size);
-  return layout_.check(state_.data(), api_.llama_state_seq_get_data(context_, state_.data(), size, slot), tokens, error);
+  return layout_.check(state_.get(), api_.llama_state_seq_get_data(context_, state_.get(), size, slot), tokens, error);
 }
 
 bool Engine::write_state(int slot, const uint8_t* blob, size_t bytes, uint32_t tokens, std::string& error) {
@@ -513,7 +515,7 @@ void Engine::begin_prompt(Job& job) {
   std::string error;
   if (!job.cached_blocks.empty()) {
     const uint32_t hit = static_cast<uint32_t>(job.cached_blocks.size()) * kBlockTokens;
-    auto blob = take_blob();
+    auto blob = blobs_->take();
     layout_.begin(blob.get(), hit);
     for (size_t i = 0; i < job.cached_blocks.size(); i++)
       layout_.place(blob.get(), hit, static_cast<uint32_t>(i) * kBlockTokens, kBlockTokens, job.cached_blocks[i].get());
@@ -525,7 +527,7 @@ void Engine::begin_prompt(Job& job) {
   }
   if (job.kind == Kind::prefill) {
     for (uint32_t i = job.have_blocks; i < job.cached_blocks.size(); i++)
-      if (!export_block(job, i, job.cached_blocks[i].get())) return;
+      if (!export_block(job, i, job.cached_blocks[i].get(), nullptr)) return;
   }
   job.cached_blocks.clear();
   if (job.cached > 0) events_.progress.push_back({job.request.key, job.done, n, job.cached});
@@ -558,19 +560,22 @@ bool Engine::keep_blocks(Job& job, uint32_t from, std::string& error) {
   const size_t covered = cache_->covered(job.prompt(), whole);
   if (!exports && covered == whole) return true;
   if (!read_state(job.prompt_slot, done, error)) return false;
+  const uint32_t export_from = exports ? std::max(first, job.next_export) : end;
   std::vector<CachedBlock> kept;
-  for (size_t i = covered; i < whole; i++) {
-    auto bytes = cache_->allocate();
-    layout_.cut(state_.data(), done, static_cast<uint32_t>(i) * kBlockTokens, kBlockTokens, bytes.get());
-    kept.push_back(std::move(bytes));
+  // One pass over the rows for both uses.
+  for (uint32_t i = std::min(export_from, static_cast<uint32_t>(covered)); i < end; i++) {
+    const std::shared_ptr<uint8_t> keep = i >= covered && i < whole ? cache_->allocate() : nullptr;
+    if (i >= export_from) {
+      if (!export_block(job, i, nullptr, keep.get())) {
+        error = "the export pool has no room that was promised";
+        return false;
+      }
+    } else if (keep) {
+      layout_.cut(state_.get(), done, i * kBlockTokens, kBlockTokens, 0, nullptr, keep.get());
+    }
+    if (keep) kept.push_back(keep);
   }
   if (!kept.empty()) cache_->put(job.prompt(), covered, kept);
-  if (!exports) return true;
-  for (uint32_t i = std::max(first, job.next_export); i < end; i++) {
-    if (export_block(job, i, nullptr)) continue;
-    error = "the export pool has no room that was promised";
-    return false;
-  }
   return true;
 }
 
@@ -607,7 +612,7 @@ void Engine::finish_prompt(Job& job, uint32_t from, float* logits) {
   for (size_t i = 1; i < going.size(); i++) {
     going[i]->slot = take_slot(going[i]);
     going[i]->kv = n;
-    if (!write_state(going[i]->slot, state_.data(), layout_.blob_bytes(n), n, error))
+    if (!write_state(going[i]->slot, state_.get(), layout_.blob_bytes(n), n, error))
       return fail(job, Code::decode_failed, error);
   }
   for (Sequence* s : going) {
@@ -644,7 +649,7 @@ void Engine::replay_call() {
 
 bool Engine::move_state(int from, int to, std::string& error) {
   Sequence* s = owners_[static_cast<size_t>(from)];
-  if (!read_state(from, s->kv, error) || !write_state(to, state_.data(), layout_.blob_bytes(s->kv), s->kv, error)) return false;
+  if (!read_state(from, s->kv, error) || !write_state(to, state_.get(), layout_.blob_bytes(s->kv), s->kv, error)) return false;
   owners_[static_cast<size_t>(to)] = s;
   free_slot(s->slot);
   s->slot = to;

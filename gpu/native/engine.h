@@ -187,7 +187,7 @@ class Engine {
   void retire(Job& job, bool keep_key);
   void fail(Job& job, Code code, const std::string& message);
   bool keep_blocks(Job& job, uint32_t from, std::string& error);
-  bool export_block(Job& job, uint32_t index, const uint8_t* bytes);
+  bool export_block(Job& job, uint32_t index, const uint8_t* cached, uint8_t* keep);
   void finish_export(Job& job);
   void expire(Clock::time_point now);
   void drop_export(uint32_t key);
@@ -197,12 +197,14 @@ class Engine {
   Job* find_job(uint32_t key);
 
   // hand-off, any thread
-  void fetched(Reservation& r, FetchResult&& result);
+  using Arrived = std::vector<std::pair<uint32_t, CachedBlock>>;
+  uint64_t receive(Reservation& r, const BlockDesc& block, const uint8_t* from, Arrived& arrived);
+  void fetched(Reservation& r, FetchResult&& result, Arrived& arrived);
   Verdict check(const Reservation& r, const HandoffDesc& h, const std::vector<FirstToken>& first) const;
   Verdict start_fetch(const std::shared_ptr<Reservation>& r, const PoolDesc& pool, std::vector<BlockDesc> want);
   void drop_reservation(uint32_t key);  // holds mutex_
   void settle_reservations(Clock::time_point now);
-  std::shared_ptr<uint8_t> take_blob();
+  Verdict place_cached(const std::shared_ptr<Reservation>& r);  // holds mutex_
 
   const std::shared_ptr<Model> model_;
   const LlamaApi& api_;
@@ -238,13 +240,12 @@ class Engine {
   std::vector<uint32_t> ended_;  // keys that are free again once `events_` are out
   Sampler sampler_;
   uint64_t orders_ = 0;
-  std::vector<uint8_t> state_;  // reused: fresh pages cost more than the copy
+  std::shared_ptr<uint8_t> state_;  // of a sequence, as read_state found it
   llama_batch batch_{};
   std::vector<int32_t> batch_token_, batch_pos_, batch_n_seq_, batch_seq_;
   std::vector<int32_t*> batch_seq_ptr_;
   std::vector<int8_t> batch_out_;
-  std::shared_ptr<std::mutex> blob_mutex_ = std::make_shared<std::mutex>();
-  std::shared_ptr<std::vector<std::unique_ptr<uint8_t[]>>> blobs_ = std::make_shared<std::vector<std::unique_ptr<uint8_t[]>>>();
+  std::shared_ptr<HostArena> blobs_;  // states of whole sequences, on their way out or in
   std::atomic<uint64_t> steps_{0}, cpu_total_{0}, cpu_decode_{0};
   std::atomic<uint32_t> used_blocks_{0}, exported_blocks_{0};
 

@@ -15,18 +15,16 @@ Error mismatch(std::string what) { return {Code::mismatch, "hand-off: " + std::m
 
 // ---- sending ----
 
-// `bytes` null: cut it out of the state that was just read.
-bool Engine::export_block(Job& job, uint32_t index, const uint8_t* bytes) {
+// `cached` null: cut it out of the state that was just read, and into `keep` too if that is not null.
+bool Engine::export_block(Job& job, uint32_t index, const uint8_t* cached, uint8_t* keep) {
   const uint32_t n = job.prompt_tokens(), start = index * kBlockTokens, count = std::min(kBlockTokens, n - start);
   const int64_t offset = pool_->take();
   if (offset < 0) {
-    if (bytes) fail(job, Code::pool_full, "the export pool has no room that was promised");
+    if (cached) fail(job, Code::pool_full, "the export pool has no room that was promised");
     return false;
   }
   uint8_t* slot = pool_->at(static_cast<uint64_t>(offset));
   const size_t size = layout_.token_bytes() * count;
-  if (bytes) std::memcpy(slot, bytes, size);
-  else layout_.cut(state_.data(), job.done, start, count, slot);
   job.exported.push_back(static_cast<uint64_t>(offset));
   exported_blocks_++;
   job.next_export = index + 1;
@@ -36,7 +34,12 @@ bool Engine::export_block(Job& job, uint32_t index, const uint8_t* bytes) {
   block.offset = static_cast<uint64_t>(offset);
   block.bytes = static_cast<uint32_t>(size);
   block.hash = job.hashes[index];
-  block.checksum = block_checksum(slot, size, block.hash);
+  if (cached) {
+    std::memcpy(slot, cached, size);
+    block.checksum = block_checksum(slot, size, block.hash);
+  } else {
+    block.checksum = layout_.cut(state_.get(), job.done, start, count, block.hash, slot, keep);
+  }
   if (events_.exported.empty() || events_.exported.back().key != job.request.key)
     events_.exported.push_back({job.request.key, {}});
   events_.exported.back().blocks.push_back(block);
@@ -69,23 +72,6 @@ void Engine::drop_export(uint32_t key) {
 
 // ---- receiving ----
 
-std::shared_ptr<uint8_t> Engine::take_blob() {
-  std::unique_ptr<uint8_t[]> bytes;
-  {
-    std::lock_guard<std::mutex> lock(*blob_mutex_);
-    if (!blobs_->empty()) {
-      bytes = std::move(blobs_->back());
-      blobs_->pop_back();
-    }
-  }
-  if (!bytes) bytes.reset(new uint8_t[layout_.blob_bytes(options_.sequence_tokens)]);
-  return {bytes.release(), [mutex = blob_mutex_, shelf = blobs_](uint8_t* p) {
-            std::unique_ptr<uint8_t[]> owned(p);
-            std::lock_guard<std::mutex> lock(*mutex);
-            if (shelf->size() < 4) shelf->push_back(std::move(owned));
-          }};
-}
-
 Verdict Engine::reserve(Request request, uint32_t& have_blocks) {
   return guarded([&]() -> Verdict {
     if (Verdict no = validate(request)) return no;
@@ -102,8 +88,7 @@ Verdict Engine::reserve(Request request, uint32_t& have_blocks) {
     r->have = static_cast<uint32_t>(r->blocks.size());
     r->blocks.resize(r->hashes.size());
     r->states.resize(r->hashes.size(), Reservation::Block::missing);
-    for (uint32_t i = 0; i < r->have; i++) r->states[i] = Reservation::Block::placed;
-    r->blob = take_blob();
+    r->blob = blobs_->take();
     layout_.begin(r->blob.get(), n);
     const uint32_t key = request.key, slots = static_cast<uint32_t>(request.choices.size()), have = r->have;
     std::lock_guard<std::mutex> lock(mutex_);
@@ -111,6 +96,10 @@ Verdict Engine::reserve(Request request, uint32_t& have_blocks) {
     r->request = std::move(request);
     keys_[key] = {slots};
     try {
+      if (Verdict no = place_cached(r)) {
+        keys_.erase(key);
+        return no;
+      }
       reservations_[key] = std::move(r);
     } catch (...) {
       keys_.erase(key);
@@ -120,6 +109,28 @@ Verdict Engine::reserve(Request request, uint32_t& have_blocks) {
     have_blocks = have;
     return {};
   });
+}
+
+// The leading blocks that the cache has go where the one blob wants them: on the thread that copies, like everything else.
+Verdict Engine::place_cached(const std::shared_ptr<Reservation>& r) {
+  if (r->have == 0) return {};
+  auto arrived = std::make_shared<Arrived>();
+  for (uint32_t i = 0; i < r->have; i++) arrived->emplace_back(i, r->blocks[i]);
+  std::weak_ptr<Reservation> weak = r;
+  const auto place = [this, weak, arrived] {
+    auto reservation = weak.lock();
+    if (!reservation) return;
+    const auto n = static_cast<uint32_t>(reservation->request.prompt.size());
+    for (const auto& [index, bytes] : *arrived)
+      layout_.place(reservation->blob.get(), n, index * kBlockTokens, kBlockTokens, bytes.get());
+  };
+  const auto done = [this, weak, arrived](FetchResult&& result) {
+    if (auto reservation = weak.lock()) fetched(*reservation, std::move(result), *arrived);
+  };
+  if (!fetcher_->run(place, done)) return Error{Code::full, "too many transfers at once"};
+  r->outstanding++;
+  std::fill_n(r->states.begin(), r->have, Reservation::Block::pulling);
+  return {};
 }
 
 Verdict Engine::start_fetch(const std::shared_ptr<Reservation>& r, const PoolDesc& pool,
@@ -140,8 +151,14 @@ Verdict Engine::start_fetch(const std::shared_ptr<Reservation>& r, const PoolDes
   r->owner = pool.owner;
   r->epoch = pool.epoch;
   std::weak_ptr<Reservation> weak = r;
-  const bool queued = fetcher_->fetch(pool, fetch, [this, weak](FetchResult&& result) {
-    if (auto reservation = weak.lock()) fetched(*reservation, std::move(result));
+  auto arrived = std::make_shared<Arrived>();
+  const auto copy = [this, weak, arrived](const BlockDesc& block, const uint8_t* from) {
+    auto reservation = weak.lock();
+    // Nobody waits for it any more.
+    return reservation ? receive(*reservation, block, from, *arrived) : ~block.checksum;
+  };
+  const bool queued = fetcher_->fetch(pool, fetch, copy, [this, weak, arrived](FetchResult&& result) {
+    if (auto reservation = weak.lock()) fetched(*reservation, std::move(result), *arrived);
   });
   if (!queued) return Error{Code::full, "too many transfers at once"};
   // `fetched` waits for the lock that is held here.
@@ -160,33 +177,29 @@ Verdict Engine::pull(uint32_t key, const PoolDesc& pool, const std::vector<Block
   });
 }
 
-// On the fetch thread. The copies are private and verified; their rows go where the one blob wants them. What to do about it is
-// the engine thread's business, so nothing here can fail for want of memory but the copies themselves.
-void Engine::fetched(Reservation& r, FetchResult&& result) {
+// On the fetch thread: into the one blob, and into a block of its own for the cache if that may keep it.
+uint64_t Engine::receive(Reservation& r, const BlockDesc& block, const uint8_t* from, Arrived& arrived) {
   const auto n = static_cast<uint32_t>(r.request.prompt.size());
-  std::optional<Code> failed;
-  if (result.status != FetchStatus::ok) failed = result.status == FetchStatus::mismatch ? Code::mismatch : Code::gone;
-  std::vector<std::pair<uint32_t, CachedBlock>> arrived;
-  try {
-    for (auto& [block, bytes] : result.blocks) {
-      layout_.place(r.blob.get(), n, block.index * kBlockTokens, block.tokens, bytes.data());
-      auto owned = std::make_shared<std::vector<uint8_t>>(std::move(bytes));
-      arrived.emplace_back(block.index, CachedBlock(owned, owned->data()));
-    }
-  } catch (const std::bad_alloc&) {
-    failed = Code::gone;
-  }
+  const bool keeps = block.tokens == kBlockTokens && cache_->capacity() > 0;
+  const std::shared_ptr<uint8_t> keep = keeps ? cache_->allocate() : nullptr;
+  arrived.emplace_back(block.index, keep);
+  return layout_.receive(r.blob.get(), n, block.index * kBlockTokens, block.tokens, block.hash, from, keep.get());
+}
+
+// On the fetch thread, when all blocks of a job are in place and verified, or are not. What to do about it is the engine thread's
+// business.
+void Engine::fetched(Reservation& r, FetchResult&& result, Arrived& arrived) {
   std::lock_guard<std::mutex> lock(mutex_);
   r.outstanding--;
   if (r.closed) return;
-  if (failed && !r.failed) {
-    r.failed = failed;
-    r.why = std::move(result.message);
-  } else if (!failed) {
+  if (result.status == FetchStatus::ok) {
     for (auto& [index, bytes] : arrived) {
       r.blocks[index] = std::move(bytes);
       r.states[index] = Reservation::Block::placed;
     }
+  } else if (!r.failed) {
+    r.failed = result.status == FetchStatus::mismatch ? Code::mismatch : Code::gone;
+    r.why = std::move(result.message);
   }
   look();
 }
@@ -294,8 +307,6 @@ void Engine::take_over(uint32_t key, const std::shared_ptr<Reservation>& r) {
   job.cached = r->have * kBlockTokens;
   job.sequences = std::vector<Sequence>(job.request.choices.size());
   jobs_[key] = std::move(owned);
-  for (uint32_t i = 0; i < r->have; i++)
-    layout_.place(r->blob.get(), n, i * kBlockTokens, kBlockTokens, r->blocks[i].get());
   r->blocks.resize(n / kBlockTokens);
   cache_->put(job.prompt(), 0, r->blocks);
   events_.committed.push_back(key);

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "block_hash.h"
+
 namespace dynact {
 namespace {
 
@@ -122,15 +124,27 @@ bool KvLayout::check(const uint8_t* blob, size_t size, uint32_t tokens, std::str
   return good;
 }
 
-void KvLayout::cut(const uint8_t* blob, uint32_t tokens, uint32_t from, uint32_t count, uint8_t* block) const {
+uint64_t KvLayout::cut(const uint8_t* blob, uint32_t tokens, uint32_t from, uint32_t count, uint64_t hash, uint8_t* block,
+                       uint8_t* second) const {
+  BlockChecksum checksum(hash);
   size_t at = 12;
   while (read<uint32_t>(blob + at) == 0) at += 4;
   at += 4 + kCell * size_t{tokens} + 8;
   for (const Part& part : parts_) {
-    std::memcpy(block, blob + at + kPartHead + part.row * from, part.row * count);
-    block += part.row * count;
+    const uint8_t* rows = blob + at + kPartHead + part.row * from;
+    const size_t size = part.row * count;
+    if (block) {
+      std::memcpy(block, rows, size);
+      checksum.add(block, size);
+      block += size;
+    }
+    if (second) {
+      std::memcpy(second, rows, size);
+      second += size;
+    }
     at += kPartHead + part.row * tokens;
   }
+  return checksum.sum();
 }
 
 void KvLayout::begin(uint8_t* blob, uint32_t tokens) const {
@@ -162,6 +176,25 @@ void KvLayout::place(uint8_t* blob, uint32_t tokens, uint32_t from, uint32_t cou
     block += part.row * count;
     at += kPartHead + part.row * tokens;
   }
+}
+
+uint64_t KvLayout::receive(uint8_t* blob, uint32_t tokens, uint32_t from, uint32_t count, uint64_t hash, const uint8_t* block,
+                           uint8_t* second) const {
+  BlockChecksum checksum(hash);
+  size_t at = 16 + kCell * size_t{tokens} + 8;
+  for (const Part& part : parts_) {
+    uint8_t* rows = blob + at + kPartHead + part.row * from;
+    const size_t size = part.row * count;
+    std::memcpy(rows, block, size);
+    checksum.add(rows, size);
+    if (second) {
+      std::memcpy(second, rows, size);
+      second += size;
+    }
+    block += size;
+    at += kPartHead + part.row * tokens;
+  }
+  return checksum.sum();
 }
 
 }  // namespace dynact

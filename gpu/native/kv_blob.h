@@ -28,12 +28,16 @@ class KvLayout {
 
   // Every field of a blob that get_data wrote for `tokens` tokens: positions 0 … tokens − 1 in order, one sequence, this layout.
   bool check(const uint8_t* blob, size_t size, uint32_t tokens, std::string& error) const;
-  // Rows [from, from + count) of a checked blob of `tokens` tokens.
-  void cut(const uint8_t* blob, uint32_t tokens, uint32_t from, uint32_t count, uint8_t* block) const;
+  // Rows [from, from + count) of a checked blob of `tokens` tokens, into one block or two (either may be null). Returns the
+  // checksum of what is in `block` then, seeded with `hash`.
+  uint64_t cut(const uint8_t* blob, uint32_t tokens, uint32_t from, uint32_t count, uint64_t hash, uint8_t* block, uint8_t* second) const;
   // Writes everything but the rows of a blob of `tokens` tokens.
   void begin(uint8_t* blob, uint32_t tokens) const;
   // Puts a block's rows where they belong in a blob of `tokens` tokens.
   void place(uint8_t* blob, uint32_t tokens, uint32_t from, uint32_t count, const uint8_t* block) const;
+  // The same for rows that somebody else may still be writing: `second` (if not null) gets a copy of what the blob got, and the
+  // checksum is that of the copies, whatever becomes of the source.
+  uint64_t receive(uint8_t* blob, uint32_t tokens, uint32_t from, uint32_t count, uint64_t hash, const uint8_t* block, uint8_t* second) const;
 
  private:
   struct Part {

@@ -14,7 +14,6 @@
 #include <new>
 #include <thread>
 
-#include "block_hash.h"
 #include "kv_pool.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -131,11 +130,16 @@ class Fetcher final : public KvFetcher {
     }
   }
 
-  bool fetch(PoolDesc pool, std::vector<BlockDesc> blocks, std::function<void(FetchResult&&)> done) override {
+  bool fetch(PoolDesc pool, std::vector<BlockDesc> blocks, CopyBlock copy, std::function<void(FetchResult&&)> done) override {
+    auto work = [this, pool = std::move(pool), blocks = std::move(blocks), copy = std::move(copy)] { copy_all(pool, blocks, copy); };
+    return run(std::move(work), std::move(done));
+  }
+
+  bool run(std::function<void()> work, std::function<void(FetchResult&&)> done) override {
     {
       std::lock_guard lock(mutex_);
       if (stopping_ || jobs_.size() >= kMaxJobs) return false;
-      jobs_.push_back(Job{std::move(pool), std::move(blocks), std::move(done)});
+      jobs_.push_back(Job{std::move(work), std::move(done)});
     }
     wake_.notify_one();
     return true;
@@ -148,8 +152,7 @@ class Fetcher final : public KvFetcher {
 
  private:
   struct Job {
-    PoolDesc pool;
-    std::vector<BlockDesc> blocks;
+    std::function<void()> work;
     std::function<void(FetchResult&&)> done;
   };
 
@@ -163,42 +166,36 @@ class Fetcher final : public KvFetcher {
       lock.unlock();
       // What `done` throws (no memory, most likely) would end the process; it has told its owner what it could.
       try {
-        job.done(copy(job));
+        job.done(result_of(job.work));
       } catch (...) {
       }
     }
   }
 
-  FetchResult copy(const Job& job) {
-    FetchResult result;
+  static FetchResult result_of(const std::function<void()>& work) {
     try {
-      const std::shared_ptr<Mapping> mapping = mapping_of(job.pool);
-      check_bounds(job, mapping->bytes);
-      result.blocks.reserve(job.blocks.size());
-      for (const BlockDesc& block : job.blocks) {
-        const uint8_t* from = mapping->base + block.offset;
-        std::vector<uint8_t> bytes(from, from + block.bytes);
-        // The copy is verified, not the pool: the owner may write there at any moment.
-        if (block_checksum(bytes.data(), bytes.size(), block.hash) != block.checksum) {
-          refuse(FetchStatus::mismatch, "block " + std::to_string(block.index) + " fails its checksum");
-        }
-        result.blocks.emplace_back(block, std::move(bytes));
-      }
+      work();
+      return {};
     } catch (Refusal& refusal) {
-      result.status = refusal.status;
-      result.message = std::move(refusal.message);
-      result.blocks.clear();
+      return {refusal.status, std::move(refusal.message)};
     } catch (const std::bad_alloc&) {
-      result.status = FetchStatus::gone;
-      result.message = "no memory for the copy";
-      result.blocks.clear();
+      return {FetchStatus::gone, "no memory for the copy"};
     }
-    return result;
   }
 
-  static void check_bounds(const Job& job, size_t bytes) {
+  void copy_all(const PoolDesc& pool, const std::vector<BlockDesc>& blocks, const CopyBlock& copy) {
+    const std::shared_ptr<Mapping> mapping = mapping_of(pool);
+    check_bounds(blocks, mapping->bytes);
+    for (const BlockDesc& block : blocks) {
+      if (copy(block, mapping->base + block.offset) != block.checksum) {
+        refuse(FetchStatus::mismatch, "block " + std::to_string(block.index) + " fails its checksum");
+      }
+    }
+  }
+
+  static void check_bounds(const std::vector<BlockDesc>& blocks, size_t bytes) {
     uint64_t total = 0;
-    for (const BlockDesc& block : job.blocks) {
+    for (const BlockDesc& block : blocks) {
       if (block.bytes == 0 || block.offset < PoolHeader::kBytes || block.offset > bytes || block.bytes > bytes - block.offset) {
         refuse(FetchStatus::mismatch, "block " + std::to_string(block.index) + " lies outside the pool");
       }

@@ -31,9 +31,11 @@ enum class FetchStatus { ok, gone, mismatch, stopped };
 struct FetchResult {
   FetchStatus status = FetchStatus::ok;
   std::string message;  // for people, names the block
-  // Private copies, each verified against its checksum; empty unless status is ok.
-  std::vector<std::pair<BlockDesc, std::vector<uint8_t>>> blocks;
 };
+
+// Copies one block out of the pool into memory of its own and returns the checksum of that copy, seeded with the block's hash: the
+// owner may write to the pool at any moment. On the fetch thread. What it copied counts only once the whole fetch is ok.
+using CopyBlock = std::function<uint64_t(const BlockDesc& block, const uint8_t* from)>;
 
 class KvFetcher {
  public:
@@ -41,7 +43,9 @@ class KvFetcher {
   // Stops the thread: jobs not yet begun end with FetchStatus::stopped, on the calling thread.
   virtual ~KvFetcher() = default;
   // Queues a job (bounded: false when full). `done` runs once, on the fetch thread. Mappings are cached per (owner, epoch).
-  virtual bool fetch(PoolDesc pool, std::vector<BlockDesc> blocks, std::function<void(FetchResult&&)> done) = 0;
+  virtual bool fetch(PoolDesc pool, std::vector<BlockDesc> blocks, CopyBlock copy, std::function<void(FetchResult&&)> done) = 0;
+  // Queues work that needs no pool behind the fetches (bounded with them). `done` as above.
+  virtual bool run(std::function<void()> work, std::function<void(FetchResult&&)> done) = 0;
   // Drops the mapping of a pool whose owner is gone.
   virtual void forget(const std::string& owner) = 0;
 };

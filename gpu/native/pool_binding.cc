@@ -142,27 +142,41 @@ class Fetcher final : public Napi::ObjectWrap<Fetcher> {
       blocks[i].checksum = hashes[i * 2];
       blocks[i].hash = hashes[i * 2 + 1];
     }
-    const bool queued = fetcher_->fetch(std::move(pool), std::move(blocks), [done = done_, job](FetchResult&& result) mutable {
-      auto* moved = new std::pair<uint32_t, FetchResult>(job, std::move(result));
-      const auto deliver = [](Napi::Env env, Napi::Function callback, std::pair<uint32_t, FetchResult>* given) {
-        const std::unique_ptr<std::pair<uint32_t, FetchResult>> owned(given);
-        if (static_cast<napi_env>(env) == nullptr) return;
-        const FetchResult& got = owned->second;
-        auto copies = Napi::Array::New(env, got.blocks.size());
-        for (size_t i = 0; i < got.blocks.size(); ++i) {
-          const std::vector<uint8_t>& bytes = got.blocks[i].second;
-          auto copy = Napi::Uint8Array::New(env, bytes.size());
-          std::memcpy(copy.Data(), bytes.data(), bytes.size());
-          copies[static_cast<uint32_t>(i)] = copy;
-        }
-        callback.Call({Napi::Number::New(env, owned->first), Napi::String::New(env, name_of(got.status)),
-                       Napi::String::New(env, got.message), copies});
-      };
-      if (done.NonBlockingCall(moved, deliver) != napi_ok) delete moved;
+    auto fetched = std::make_shared<Fetched>();
+    fetched->job = job;
+    const auto copy = [fetched](const BlockDesc& block, const uint8_t* from) {
+      fetched->copies.emplace_back(from, from + block.bytes);
+      return dynact::block_checksum(fetched->copies.back().data(), block.bytes, block.hash);
+    };
+    const bool queued = fetcher_->fetch(std::move(pool), std::move(blocks), copy, [done = done_, fetched](FetchResult&& result) mutable {
+      fetched->result = std::move(result);
+      if (fetched->result.status != FetchStatus::ok) fetched->copies.clear();
+      auto* given = new std::shared_ptr<Fetched>(fetched);
+      if (done.NonBlockingCall(given, deliver) != napi_ok) delete given;
     });
     // While a copy is under way the process must live to hear of it.
     if (queued) done_.Ref(info.Env());
     return Napi::Boolean::New(info.Env(), queued);
+  }
+
+  struct Fetched {
+    uint32_t job = 0;
+    FetchResult result;
+    std::vector<std::vector<uint8_t>> copies;
+  };
+
+  static void deliver(Napi::Env env, Napi::Function callback, std::shared_ptr<Fetched>* given) {
+    const std::unique_ptr<std::shared_ptr<Fetched>> owned(given);
+    if (static_cast<napi_env>(env) == nullptr) return;
+    const Fetched& got = **owned;
+    auto copies = Napi::Array::New(env, got.copies.size());
+    for (size_t i = 0; i < got.copies.size(); ++i) {
+      auto copy = Napi::Uint8Array::New(env, got.copies[i].size());
+      std::memcpy(copy.Data(), got.copies[i].data(), got.copies[i].size());
+      copies[static_cast<uint32_t>(i)] = copy;
+    }
+    callback.Call({Napi::Number::New(env, got.job), Napi::String::New(env, name_of(got.result.status)),
+                   Napi::String::New(env, got.result.message), copies});
   }
 
   // No job is open: the process may end.

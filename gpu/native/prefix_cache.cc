@@ -5,26 +5,11 @@
 
 namespace dynact {
 
-PrefixCache::PrefixCache(size_t block_bytes, size_t max_bytes)
-    : block_bytes_(block_bytes), max_blocks_(max_bytes / block_bytes), shelf_(std::make_shared<Shelf>()) {}
+// Blocks on their way in, or held by a reader after their eviction, beyond those that the cache holds.
+constexpr size_t kPassing = 64;
 
-std::shared_ptr<uint8_t> PrefixCache::allocate() {
-  std::unique_ptr<uint8_t[]> bytes;
-  {
-    std::lock_guard<std::mutex> lock(shelf_->mutex);
-    if (!shelf_->spare.empty()) {
-      bytes = std::move(shelf_->spare.back());
-      shelf_->spare.pop_back();
-    }
-  }
-  if (!bytes) bytes.reset(new uint8_t[block_bytes_]);
-  // The shelf outlives the cache for blocks that a reader still holds; it keeps few, the rest goes back to the system.
-  return {bytes.release(), [shelf = shelf_](uint8_t* p) {
-            std::unique_ptr<uint8_t[]> owned(p);
-            std::lock_guard<std::mutex> lock(shelf->mutex);
-            if (shelf->spare.size() < 64) shelf->spare.push_back(std::move(owned));
-          }};
-}
+PrefixCache::PrefixCache(size_t block_bytes, size_t max_bytes)
+    : max_blocks_(max_bytes / block_bytes), arena_(HostArena::create(block_bytes, max_blocks_ + kPassing)) {}
 
 std::vector<PrefixCache::Place> PrefixCache::run(PromptRef prompt, size_t count) {
   std::vector<Place> found;

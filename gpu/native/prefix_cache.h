@@ -10,6 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "host_arena.h"
+
 namespace dynact {
 
 constexpr uint32_t kBlockTokens = 64;
@@ -35,7 +37,7 @@ class PrefixCache {
   // block could only stay by evicting one that it follows, or follows one that is not here.
   void put(PromptRef prompt, size_t from, const std::vector<CachedBlock>& blocks);
   // Memory for one block, to be filled and put.
-  std::shared_ptr<uint8_t> allocate();
+  std::shared_ptr<uint8_t> allocate() { return arena_->take(); }
   size_t blocks() const;
   size_t capacity() const { return max_blocks_; }
 
@@ -48,15 +50,10 @@ class PrefixCache {
     CachedBlock bytes;
   };
   using Place = std::list<Entry>::iterator;
-  // Freed blocks are kept for reuse: fresh pages cost ten times the copy itself.
-  struct Shelf {
-    std::mutex mutex;
-    std::vector<std::unique_ptr<uint8_t[]>> spare;
-  };
   std::vector<Place> run(PromptRef prompt, size_t count);
 
-  const size_t block_bytes_, max_blocks_;
-  std::shared_ptr<Shelf> shelf_;
+  const size_t max_blocks_;
+  const std::shared_ptr<HostArena> arena_;
   mutable std::mutex mutex_;
   std::list<Entry> lru_;  // most recently used first; a prefix always before what follows it
   std::unordered_map<uint64_t, Place> index_;

@@ -58,14 +58,24 @@ BlockDesc export_block(KvPool& pool, uint32_t index, uint8_t fill) {
   return block;
 }
 
-FetchResult fetch(KvFetcher& fetcher, const PoolDesc& pool, std::vector<BlockDesc> blocks) {
+struct Fetched : FetchResult {
+  std::vector<std::vector<uint8_t>> copies;
+};
+
+uint64_t unwanted(const BlockDesc& block, const uint8_t*) { return block.checksum; }
+
+Fetched fetch(KvFetcher& fetcher, const PoolDesc& pool, std::vector<BlockDesc> blocks) {
   std::mutex mutex;
   std::condition_variable wake;
   bool ready = false;
-  FetchResult result;
-  const bool queued = fetcher.fetch(pool, std::move(blocks), [&](FetchResult&& got) {
+  Fetched result;
+  const auto copy = [&](const BlockDesc& block, const uint8_t* from) {
+    result.copies.emplace_back(from, from + block.bytes);
+    return block_checksum(result.copies.back().data(), block.bytes, block.hash);
+  };
+  const bool queued = fetcher.fetch(pool, std::move(blocks), copy, [&](FetchResult&& got) {
     std::lock_guard lock(mutex);
-    result = std::move(got);
+    static_cast<FetchResult&>(result) = std::move(got);
     ready = true;
     wake.notify_one();
   });
@@ -133,14 +143,13 @@ void a_copy_is_private_and_verified() {
   auto fetcher = KvFetcher::create();
   const BlockDesc first = export_block(*pool, 0, 11);
   const BlockDesc second = export_block(*pool, 1, 22);
-  const FetchResult result = fetch(*fetcher, describe(*pool), {first, second});
+  const Fetched result = fetch(*fetcher, describe(*pool), {first, second});
   CHECK(result.status == FetchStatus::ok);
-  CHECK(result.blocks.size() == 2);
+  CHECK(result.copies.size() == 2);
   std::memset(pool->at(first.offset), 99, kSlot);
-  CHECK(result.blocks[0].second[0] == 11 && result.blocks[1].second[kSlot - 1] == 22);
+  CHECK(result.copies[0][0] == 11 && result.copies[1][kSlot - 1] == 22);
   // Overwritten since it was described: never served.
-  const FetchResult late = fetch(*fetcher, describe(*pool), {first});
-  CHECK(late.status == FetchStatus::mismatch && late.blocks.empty());
+  CHECK(fetch(*fetcher, describe(*pool), {first}).status == FetchStatus::mismatch);
   // Equal bytes under another identity fail too.
   BlockDesc foreign = second;
   foreign.hash += 1;
@@ -236,8 +245,8 @@ void a_dead_owner_is_gone() {
   CHECK(read(ends[0], &told, sizeof told) == sizeof told);
   const PoolDesc desc{"worker-1", 7, child, told.fd, told.bytes};
   auto fetcher = KvFetcher::create();
-  const FetchResult alive = fetch(*fetcher, desc, {told.block});
-  CHECK(alive.status == FetchStatus::ok && alive.blocks[0].second[0] == 77);
+  const Fetched alive = fetch(*fetcher, desc, {told.block});
+  CHECK(alive.status == FetchStatus::ok && alive.copies[0][0] == 77);
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   // Its memory lives as long as the mapping does; forgotten, it is gone.
@@ -257,14 +266,14 @@ void the_queue_is_bounded_and_stops() {
   std::atomic<int> done{0};
   std::atomic<int> stopped{0};
   std::atomic<bool> entered{false};
-  CHECK(fetcher->fetch(describe(*pool), {block}, [&](FetchResult&&) {
+  CHECK(fetcher->fetch(describe(*pool), {block}, unwanted, [&](FetchResult&&) {
     entered = true;
     gate.wait();
     ++done;
   }));
   while (!entered) std::this_thread::yield();
   int accepted = 0;
-  while (fetcher->fetch(describe(*pool), {block}, [&](FetchResult&& result) {
+  while (fetcher->fetch(describe(*pool), {block}, unwanted, [&](FetchResult&& result) {
     if (result.status == FetchStatus::stopped) ++stopped;
     ++done;
   })) {
@@ -286,8 +295,8 @@ void many_threads_share_a_pool() {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 200; ++i) {
         const BlockDesc block = export_block(*pool, i, static_cast<uint8_t>(t * 50 + i % 50));
-        const FetchResult result = fetch(*fetcher, describe(*pool), {block});
-        if (result.status != FetchStatus::ok || result.blocks[0].second[0] != static_cast<uint8_t>(t * 50 + i % 50)) ++bad;
+        const Fetched result = fetch(*fetcher, describe(*pool), {block});
+        if (result.status != FetchStatus::ok || result.copies[0][0] != static_cast<uint8_t>(t * 50 + i % 50)) ++bad;
         if (i % 50 == 0) fetcher->forget("worker-1");
         if (!pool->give(block.offset)) ++bad;
       }
