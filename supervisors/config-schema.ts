@@ -181,9 +181,9 @@ export const ConfigSchema = group({
       default: 6000,
       description: 'an instance that does not renew its entry for this long leaves the registry',
     }),
-    silentMs: count(250, 60_000, {
-      default: 2000,
-      description: 'the embedded server is restarted after this long without an answer',
+    silentMs: count(250, hour, {
+      default: 20_000,
+      description: 'the embedded server is restarted after this long without an answer; a shorter freeze is let thaw',
     }),
   }),
   tape: group({
@@ -215,6 +215,11 @@ export const ConfigSchema = group({
     silentMs: count(1000, hour, {
       default: 5000,
       description: 'a process that says nothing for this long is killed; far above the longest garbage collection',
+    }),
+    stuckMs: count(1000, hour, {
+      default: 10_000,
+      description:
+        'a worker whose engine takes no step for this long with work queued is killed; above the longest step',
     }),
     drainMs: count(0, hour, {
       default: 10_000,

@@ -1,24 +1,32 @@
 /**
  * The node's control socket: a Unix socket of mode 0600 in a 0700 folder, one JSON request line, one JSON answer line. The
- * connection of a `stop` stays open until the node has ended, so its end is the news that it has.
+ * connection of a `stop` stays open until the node has ended, so its end is the news that it has. A `restart` is answered with a line for each
+ * step and a last one; whoever closes the connection calls the rest off.
  */
 import { chmod, rm } from 'node:fs/promises';
 import { connect, createServer, type Socket } from 'node:net';
-import { SupervisorError } from './errors.js';
+import { describe, SupervisorError } from './errors.js';
 import type { Fault } from './faults.js';
+import { eachLine } from './lines.js';
+import type { Node } from './node.js';
+import type { RestartProgress, RestartRequest } from './restart.js';
 import { lockHolder } from './state-dir.js';
 import type { NodeStatus } from './status.js';
 
 export type ControlRequest =
   | { readonly type: 'status' }
   | { readonly type: 'stop'; readonly now: boolean }
-  | { readonly type: 'fault'; readonly instance: string; readonly fault: Fault };
+  | { readonly type: 'fault'; readonly instance: string; readonly fault: Fault }
+  | ({ readonly type: 'restart' } & RestartRequest);
+
+type RestartLine = { readonly progress: RestartProgress } | { readonly done: true } | { readonly error: string };
 
 export interface ControlHandlers {
   status(): NodeStatus;
   stop(now: boolean): void;
   /** Throws if the node has no door for faults, or no such process. */
   fault(instance: string, fault: Fault): void;
+  restart: Node['restart'];
 }
 
 const maxRequestBytes = 4096;
@@ -62,6 +70,22 @@ function answer(socket: Socket, line: string, handlers: ControlHandlers): void {
       handlers.fault(request.instance, request.fault);
       reply({ injected: true });
       socket.end();
+    } else if (request.type === 'restart') {
+      socket.setTimeout(0);
+      const { instances, all, inPlace } = request;
+      if (!Array.isArray(instances)) throw new TypeError('instances is not a list');
+      const order = { instances: instances.map(String), all: all === true, inPlace: inPlace === true };
+      handlers
+        .restart(
+          order,
+          (progress) => reply({ progress }),
+          () => socket.destroyed,
+        )
+        .then(
+          () => reply({ done: true }),
+          (error) => reply({ error: describe(error) }),
+        )
+        .finally(() => socket.end());
     } else throw new TypeError('unknown request');
   } catch (error) {
     reply({ error: error instanceof Error ? error.message : String(error) });
@@ -85,6 +109,31 @@ export async function injectFault(stateDir: string, instance: string, fault: Fau
   const { answer } = await ask(stateDir, { type: 'fault', instance, fault }, timeoutMs);
   const { error } = answer as { readonly error?: string };
   if (error !== undefined) throw new SupervisorError('SUP_FAULT', [instance, error]);
+}
+
+/**
+ * Restarts processes one after the other and tells each step. Resolves when all are back. Rejects with SUP_NO_NODE, or with SUP_RESTART at the
+ * first that cannot be replaced.
+ */
+export async function restartNode(
+  stateDir: string,
+  request: RestartRequest,
+  report: (progress: RestartProgress) => void,
+): Promise<void> {
+  const holder = await lockHolder(stateDir);
+  if (!holder) throw new SupervisorError('SUP_NO_NODE', [stateDir]);
+  const socket = connect(holder.control);
+  let last: RestartLine | undefined;
+  eachLine(socket, (text) => {
+    const line = JSON.parse(text) as RestartLine;
+    if ('progress' in line) report(line.progress);
+    else last = line;
+  });
+  socket.write(`${JSON.stringify({ type: 'restart', ...request })}\n`);
+  // Errors end in a close, too.
+  await new Promise<void>((resolve) => socket.once('close', () => resolve()));
+  if (last === undefined) throw new SupervisorError('SUP_NO_NODE', [stateDir]);
+  if ('error' in last) throw new SupervisorError('SUP_RESTART_FAILED', [last.error]);
 }
 
 async function ask(

@@ -77,6 +77,16 @@ const supervisorErrors = {
     retryable: false,
     meaning: 'the node was started without faults.enabled, or has no such process',
   },
+  SUP_RESTART: {
+    message: 'the restart stopped at {0}: {1}',
+    retryable: true,
+    meaning: 'a process cannot be replaced, or did not come back; those after it were left alone',
+  },
+  SUP_RESTART_FAILED: {
+    message: '{0}',
+    retryable: true,
+    meaning: 'what a running node answered to a restart: a SUP_RESTART of its own',
+  },
   SUP_TOOLCHAIN: {
     message: '{0}: run `npm run setup`',
     retryable: false,

@@ -63,7 +63,17 @@ export function openFaultDoor(): FaultDoor {
           },
           died: (error) => sink.died(error),
         });
-      engine.load = () => stuck ?? load();
+      engine.load = () => {
+        if (stuck === undefined) return load();
+        // What it was given since stays with it: a wedged engine takes work and finishes none.
+        const { busySlots, waiting } = load();
+        stuck = {
+          ...stuck,
+          busySlots: Math.max(stuck.busySlots, busySlots),
+          waiting: Math.max(stuck.waiting, waiting),
+        };
+        return stuck;
+      };
       wedge = () => {
         stuck ??= load();
       };

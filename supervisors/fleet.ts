@@ -3,7 +3,6 @@
  * depends on what; processes of one rank do not, and loading weights takes seconds. So their first lives begin together, and
  * their last ones drain together.
  */
-
 import type { Role } from './ipc.js';
 import type { OsProcess } from './os-process.js';
 import type { Child, Running } from './otp/index.js';
@@ -18,18 +17,29 @@ export interface Member {
 
 export interface Fleet {
   readonly members: readonly Member[];
+  /** One more, beside those the configuration asks for. */
+  join(process: Recruit): Member;
+  leave(instance: string): void;
+  /** From now on whoever is stopped takes the others of its rank along: the node ends. */
+  dissolve(): void;
   /** Starts all that have not been started; the supervisor's own start then finds them under way. */
   begin(): void;
   /** Ends those that were begun and that no supervisor has taken over. */
   abandon(): Promise<void>;
 }
 
-export function fleet(processes: readonly { role: Role; instance: string; process: OsProcess }[]): Fleet {
+export type Recruit = Omit<Member, 'child'>;
+
+/** `graceMs`: how much of the time it is given to stop a process keeps for its own end, after its drain. */
+export function fleet(recruits: readonly Recruit[], graceMs: number): Fleet {
   const abort = new AbortController();
   const early = new Map<string, Promise<Running>>();
   const living = new Map<string, { role: Role; life: Running }>();
 
-  const members = processes.map(({ role, instance, process }): Member => {
+  let dissolving = false;
+  const stop = (life: Running, deadlineMs: number) => life.stop(Math.max(0, deadlineMs - graceMs));
+
+  const enlist = ({ role, instance, process }: Recruit): Member => {
     const start = async (signal: AbortSignal): Promise<Running> => {
       const begun = early.get(instance);
       early.delete(instance);
@@ -45,16 +55,31 @@ export function fleet(processes: readonly { role: Role; instance: string; proces
         exit: life.exit,
         kill: () => life.kill(),
         stop: (deadlineMs) => {
-          // A process is stopped only with the whole node: its siblings are next.
-          for (const other of living.values()) if (other.role === role) void other.life.stop(deadlineMs);
-          return life.exit;
+          if (dissolving) {
+            for (const other of living.values()) if (other.role === role) void stop(other.life, deadlineMs);
+          }
+          return stop(life, deadlineMs);
         },
       };
     };
     return { role, instance, process, child: { start } };
-  });
+  };
+  let members = recruits.map(enlist);
   return {
-    members,
+    get members() {
+      return members;
+    },
+    join(recruit) {
+      const member = enlist(recruit);
+      members = [...members, member];
+      return member;
+    },
+    leave(instance) {
+      members = members.filter((member) => member.instance !== instance);
+    },
+    dissolve() {
+      dissolving = true;
+    },
     begin() {
       for (const { instance, process } of members) {
         const begun = process.start(abort.signal);

@@ -21,23 +21,24 @@ function probeNats(host: string, port: number, timeoutMs: number): Promise<boole
 
 const everyMs = 500;
 
-/** Probes until stopped; calls `silent` once when nothing was heard for `silentMs`, however often it was asked. */
+/**
+ * Probes until stopped; calls `silent` once when nothing was heard for `silentMs`. Counted in probes, not by the clock: while this process
+ * or the whole machine stands still there are none.
+ */
 export function watchNats(host: string, port: number, silentMs: number, silent: () => void): () => void {
   let stopped = false;
-  let heard = performance.now();
+  let unanswered = 0;
   const round = async () => {
     const asked = performance.now();
     const alive = await probeNats(host, port, everyMs);
-    const now = performance.now();
     if (stopped) return;
-    // A probe that took far longer than its time-out says that this process stood still, not the server.
-    if (alive || now - asked > 3 * everyMs) heard = now;
-    if (now - heard >= silentMs) {
+    unanswered = alive ? 0 : unanswered + 1;
+    if (unanswered * everyMs >= silentMs) {
       stopped = true;
       silent();
       return;
     }
-    timer = setTimeout(() => void round(), Math.max(0, everyMs - (now - asked)));
+    timer = setTimeout(() => void round(), Math.max(0, everyMs - (performance.now() - asked)));
   };
   let timer = setTimeout(() => void round(), everyMs);
   return () => {

@@ -9,9 +9,10 @@ import { settings } from './config-schema.js';
 import { SupervisorError } from './errors.js';
 import type { Fault } from './faults.js';
 import { mintIncarnation } from './incarnation.js';
-import { type BootMessage, type Facts, type FromChild, factsEveryMs, type Role, type ToChild } from './ipc.js';
+import type { BootMessage, Facts, FromChild, Role, ToChild } from './ipc.js';
 import { eachLine } from './lines.js';
 import type { Child, Running } from './otp/index.js';
+import { watchChild } from './watchdog.js';
 
 export interface ProcessSpec {
   readonly role: Role;
@@ -23,6 +24,8 @@ export interface ProcessSpec {
   readonly cpus?: string | undefined;
   /** A ready child that says nothing for this long is killed. */
   readonly silentMs: number;
+  /** So is one whose engine takes no step for this long although work is queued. */
+  readonly stuckMs: number;
   /** What the child is told; called at each start. */
   boot(incarnation: string): { readonly message: BootMessage; readonly handle?: ListenHandle };
   /** A line the child wrote. */
@@ -101,8 +104,8 @@ function live(
         child.kill('SIGKILL');
       }
     };
-    const watchdog = silenceWatch(spec.silentMs, () => {
-      lastWords = `silent for ${spec.silentMs} ms`;
+    const watchdog = watchChild(spec, (why) => {
+      lastWords = why;
       child.kill('SIGKILL');
     });
     const running: Running = {
@@ -161,7 +164,7 @@ function live(
     }
     child.on('message', (raw) => {
       const message = raw as FromChild;
-      watchdog.heard();
+      watchdog.heard(message);
       if (message.type === 'ready' && !ready) {
         ready = true;
         abort.removeEventListener('abort', kill);
@@ -218,31 +221,4 @@ function reasonOf(
   return signal === null || signal === 'SIGSEGV' || signal === 'SIGABRT'
     ? { kind: 'error', error }
     : { kind: 'killed' };
-}
-
-/** Calls `silent` once nothing was heard for `silentMs`, unless it was this process that stood still. */
-function silenceWatch(silentMs: number, silent: () => void): { start(): void; heard(): void; stop(): void } {
-  let timer: NodeJS.Timeout | undefined;
-  let last = 0;
-  let tick = 0;
-  return {
-    start() {
-      last = tick = performance.now();
-      timer = setInterval(() => {
-        const now = performance.now();
-        // After a stall of our own the child's messages still wait in the channel: count from here.
-        if (now - tick > 2 * factsEveryMs) last = now;
-        tick = now;
-        if (now - last >= silentMs) {
-          clearInterval(timer);
-          silent();
-        }
-      }, factsEveryMs);
-      timer.unref();
-    },
-    heard() {
-      last = performance.now();
-    },
-    stop: () => clearInterval(timer),
-  };
 }

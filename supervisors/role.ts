@@ -38,10 +38,7 @@ export async function serveRole(
     if (draining) return;
     draining = true;
     tell({ type: 'draining' });
-    setTimeout(
-      () => lastWords('killed', `did not drain within ${deadlineMs} ms`, exitCodes.failed),
-      deadlineMs + graceMs,
-    );
+    setTimeout(() => overdue(`did not drain within ${deadlineMs} ms`), deadlineMs + graceMs);
     if (tree === undefined) lastWords('shutdown', 'stopped before it was ready', exitCodes.ok);
     else tree.drain(deadlineMs).catch((error) => lastWords('error', describe(error), exitCodes.failed));
   };
@@ -116,4 +113,12 @@ function lastWords(kind: ExitReason['kind'], message: string, code: number): voi
   process.exitCode = code;
   setTimeout(() => process.exit(code), 200).unref();
   tell({ type: 'ended', kind, message: message.slice(0, 2000) }, () => process.exit(code));
+}
+
+/** What did not end when asked may hang in an orderly exit as well, e.g. in joining a wedged engine thread: no hooks any more. */
+function overdue(message: string): void {
+  const end = () => process.kill(process.pid, 'SIGKILL');
+  setTimeout(end, 200);
+  if (!process.connected) process.stderr.write(`${message}\n`);
+  tell({ type: 'ended', kind: 'killed', message }, end);
 }

@@ -1,6 +1,7 @@
 /** Command line grammar: what exists, what it takes, and which file does it. */
 import { Command, Option } from 'commander';
 import { describe, isSupervisorError, packageVersion, type Setting, settings } from '../../supervisors/index.js';
+import { UsageError } from './usage.js';
 
 /** Exit codes: 1 = it failed, 2 = the command line or the configuration is wrong. */
 const exitFailed = 1;
@@ -34,6 +35,19 @@ export async function main(argv: readonly string[]): Promise<void> {
     .option('--now', 'do not wait for requests in flight')
     .addOption(stateDirOption())
     .action(async (options: StopOptions) => (await import('./stop.js')).stop(options));
+
+  program
+    .command('restart')
+    .description('replace processes one after the other, each drained while the others serve')
+    .argument('[instances...]', 'e.g. decode-0')
+    .option('--rolling', 'all workers')
+    .option('--all', 'with --rolling: then all gateways')
+    .option('--in-place', 'no stand-in for the only process of its role: requests wait for it')
+    .option('--json', 'print one JSON object per step')
+    .addOption(stateDirOption())
+    .action(async (instances: string[], options: RestartOptions) =>
+      (await import('./restart.js')).restart(instances, options),
+    );
 
   program
     .command('chat')
@@ -70,6 +84,13 @@ export type Options = Readonly<Record<string, unknown>>;
 export interface StatusOptions {
   readonly json?: true;
   readonly watch?: true;
+  readonly stateDir?: string;
+}
+export interface RestartOptions {
+  readonly rolling?: true;
+  readonly all?: true;
+  readonly inPlace?: true;
+  readonly json?: true;
   readonly stateDir?: string;
 }
 export interface StopOptions {
@@ -119,6 +140,7 @@ function report(error: unknown): number {
     return (error as { exitCode: number }).exitCode === 0 ? 0 : exitUsage;
   }
   process.stderr.write(`dynact: ${describe(error)}\n`);
+  if (error instanceof UsageError) return exitUsage;
   if (!isExpected(code)) process.stderr.write(`${error instanceof Error ? error.stack : ''}\n`);
   return isSupervisorError(error) && error.code.startsWith('SUP_CONFIG') ? exitUsage : exitFailed;
 }
@@ -134,6 +156,7 @@ Examples:
   dynact chat                                 talk to it
   echo 'Why is the sky blue?' | dynact chat   one answer on stdout
   dynact status --watch                       what runs, and what it does
+  dynact restart --rolling                    new worker processes, one after the other, nothing lost
   dynact stop                                 finish what is in flight, then end
   dynact doctor                               what is missing on this machine
 

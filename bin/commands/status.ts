@@ -50,7 +50,7 @@ function cells(process: ProcessStatus): string[] {
   const facts = Object.entries(process.facts).map(([name, value]) => `${name} ${value}`);
   return [
     process.instance,
-    `${process.state} ${duration(process.stateMs)}`,
+    `${process.state} ${duration(process.stateMs)}${crashes(process)}`,
     process.pid === null ? 'no process' : `pid ${process.pid}`,
     process.rssBytes === 0 ? '' : `${Math.round(process.rssBytes / 1024 / 1024)} MiB`,
     process.incarnation,
@@ -58,6 +58,11 @@ function cells(process: ProcessStatus): string[] {
     facts.join(', '),
     process.lastReason === null ? '' : `last: ${process.lastReason.split('\n')[0]}`,
   ];
+}
+
+function crashes({ failures, retryMs }: ProcessStatus): string {
+  const next = retryMs === null ? '' : `, next try in ${duration(retryMs)}`;
+  return failures > 1 ? ` (crash loop: ${failures} failures${next})` : next;
 }
 
 function duration(ms: number): string {

@@ -66,6 +66,14 @@ describe('The dynact command', function () {
     }
   });
 
+  it('refuses a restart that names nothing, or processes beside --rolling', async () => {
+    for (const args of [[], ['decode-0', '--rolling'], ['decode-0', '--all']]) {
+      const { code, stderr } = await dynact('restart', ...args);
+      expect(code).to.equal(2);
+      expect(stderr).to.contain('--rolling').and.not.contain('    at ');
+    }
+  });
+
   it('does not serve a role by hand', async () => {
     const { code, stderr } = await dynact('role', 'decode');
     expect(code).to.equal(64);
@@ -82,6 +90,8 @@ describe('The dynact command', function () {
       incarnation: 'decode-0-a',
       lastReason: null,
       stateMs: 61_000,
+      failures: 0,
+      retryMs: null,
       rssBytes: 1024 * 1024,
       facts: { inFlight: 3 },
       ...change,
@@ -95,13 +105,23 @@ describe('The dynact command', function () {
       processes: [
         process({ role: 'node', instance: 'host' }),
         process({}),
-        process({ instance: 'decode-1', pid: null, state: 'restarting', restarts: 2, lastReason: 'signal SIGKILL' }),
+        process({
+          instance: 'decode-1',
+          pid: null,
+          state: 'restarting',
+          restarts: 2,
+          failures: 3,
+          retryMs: 4200,
+          lastReason: 'signal SIGKILL',
+        }),
       ],
     } as unknown as NodeStatus;
     const [head, first, second] = drawTree(status, false).split('\n');
     expect(head).to.contain('host  up  pid 7  http://127.0.0.1:8000  model mock (mock)  up 1 h 1 min');
     expect(first).to.match(/^├─ decode-0 +up 1 min +pid 7 +1 MiB +decode-0-a +inFlight 3$/);
-    expect(second).to.match(/^└─ decode-1 +restarting .*no process.*restarts 2.*last: signal SIGKILL$/);
+    expect(second).to.match(
+      /^└─ decode-1 +restarting 1 min \(crash loop: 3 failures, next try in 4 s\) +no process.*restarts 2.*last: signal SIGKILL$/,
+    );
     expect(drawTree(status, false)).not.to.contain('\u001b');
     expect(drawTree(status, true)).to.contain('\u001b[31mrestarting');
   });

@@ -29,6 +29,7 @@ async function stub(model: string, change: Partial<ProcessSpec> & { role?: Role 
     instance: `${role}-0`,
     script,
     silentMs: 60_000,
+    stuckMs: 60_000,
     boot: (incarnation) => ({
       message: {
         role: role as 'decode',
@@ -131,8 +132,22 @@ describe('A process as a supervised child', function () {
     const watched = await stub('stubborn');
     const life = await start(watched);
     const reason = await Promise.all([life.stop(50), life.exit]).then(([, exit]) => exit);
-    expect(reason.kind).to.equal('error');
+    expect(reason.kind).to.equal('killed');
     expect(watched.child.snapshot().lastExit).to.contain('did not drain within 50 ms');
+  });
+
+  it('is killed when its engine takes no step with work queued, though its event loop turns', async () => {
+    const watched = await stub('stuck', { stuckMs: 1000 });
+    const life = await start(watched);
+    expect((await life.exit).kind).to.equal('killed');
+    expect(watched.child.snapshot().lastExit).to.match(/^signal SIGKILL: the engine took no step for \d+ ms/);
+  });
+
+  it('is not taken for silent while it starts, however long that takes', async () => {
+    const watched = await stub('slow', { silentMs: 1000, stuckMs: 1000 });
+    const life = await start(watched);
+    expect(watched.exits).to.deep.equal([]);
+    life.kill();
   });
 
   it('is killed when it falls silent', async () => {

@@ -108,6 +108,7 @@ describe('The state folder of a node', function () {
           asked = now;
         },
         fault: quiet,
+        restart: async () => {},
       });
       expect((await stat(state.control)).mode & 0o777).to.equal(0o600);
       expect(await nodeStatus(root)).to.deep.equal(status);
@@ -140,7 +141,12 @@ describe('The state folder of a node', function () {
     it('works in a folder whose path is too long for a socket', async () => {
       const path = join(root, 'x'.repeat(120));
       const state = await openStateDir(path, 0, quiet);
-      const close = await serveControl(state.control, { status: () => status, stop: quiet, fault: quiet });
+      const close = await serveControl(state.control, {
+        status: () => status,
+        stop: quiet,
+        fault: quiet,
+        restart: async () => {},
+      });
       expect(await nodeStatus(path)).to.deep.equal(status);
       close();
       await state.release();

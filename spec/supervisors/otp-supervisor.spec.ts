@@ -485,6 +485,51 @@ describe('otp: supervisor', () => {
       expect(await codeOf(supervisor.terminateChild('a'))).to.equal('SUP_NO_CHILD');
     });
 
+    it('a child that is recycled drains and comes back at once, alone, and that is no failure', async () => {
+      await begin('abc', { strategy: 'rest_for_one', intensity: 0, backoff: { minMs: 1000 } });
+      steps();
+      expect((await supervisor.recycleChild('b')).incarnation).to.equal('b-2');
+      expect(steps()).to.equal('-b +b');
+      expect(at('b')).to.include({ state: 'up', restarts: 1, failures: 0 });
+    });
+
+    it('a recycled child that cannot start is tried again like any other that failed', async () => {
+      await begin('ab', { backoff: { minMs: 100, jitter: 0 } });
+      p('a').failures = 1;
+      expect(await codeOf(supervisor.recycleChild('a'))).to.equal('SUP_CHILD_START');
+      expect(at('a')).to.include({ state: 'restarting', failures: 1, retryAt: world.now() + 100 });
+      expect(await codeOf(supervisor.recycleChild('a'))).to.equal('SUP_CHILD_EXISTS');
+      world.advance(100);
+      await quiet();
+      expect(states()).to.equal('a:up b:up');
+    });
+
+    it('a failure among its siblings starts no second life of a child that is being recycled', async () => {
+      await begin('abc', { strategy: 'one_for_all' });
+      p('b').starts = 'hold';
+      const recycled = supervisor.recycleChild('b');
+      await quiet();
+      await ends('a');
+      p('b').release();
+      expect((await recycled).incarnation).to.equal('b-2');
+      await quiet();
+      expect([states(), p('b').twins]).to.deep.equal(['a:up b:up c:up', 0]);
+    });
+
+    it('a child terminated while it is recycled stays down, and a supervisor that stops starts it no more', async () => {
+      await begin('ab', { intensity: 0 });
+      p('a').starts = 'hold';
+      const recycled = codeOf(supervisor.recycleChild('a'));
+      await quiet();
+      await supervisor.terminateChild('a');
+      expect([await recycled, states()]).to.deep.equal(['SUP_ABORTED', 'a:down b:up']);
+      p('b').starts = 'hold';
+      const other = codeOf(supervisor.recycleChild('b'));
+      await quiet();
+      await life.stop(1000);
+      expect([await other, states()]).to.deep.equal(['SUP_ABORTED', 'a:down b:down']);
+    });
+
     it('a child terminated during its back-off or its start does not come back', async () => {
       await begin('a', { backoff: { minMs: 100 } });
       await ends('a');

@@ -70,4 +70,8 @@ export interface ChildStatus {
   readonly lastReason: ExitReason | undefined;
   /** Monotonic milliseconds at which `state` began. */
   readonly since: number;
+  /** Lives and starts that failed in a row; 0 after a quiet time. */
+  readonly failures: number;
+  /** Monotonic milliseconds at which the last back-off ended or will end. */
+  readonly retryAt: number;
 }

@@ -46,6 +46,10 @@ export class Life implements Running, RepairHost, SlotHost {
     return this.options.graceMs;
   }
 
+  get quietMs(): number {
+    return this.options.backoff.quietMs;
+  }
+
   get over(): boolean {
     return this.phase === 'stopping' || this.phase === 'ended';
   }
@@ -147,6 +151,29 @@ export class Life implements Running, RepairHost, SlotHost {
     return this.visit(slot, () => slot.enter('down'));
   }
 
+  async recycleChild(child: string): Promise<Running> {
+    await this.groupRepair.settled();
+    this.mustBeUp();
+    const { name } = this.options;
+    const slot = this.find(child);
+    const { state } = slot.status;
+    if (state !== 'up') throw new SupervisionError('SUP_CHILD_EXISTS', [name, child, state]);
+    // Apart from its siblings until it is back: a failure among them must not start a second life beside this one.
+    slot.joining = true;
+    const stuck = await slot.end();
+    if (stuck !== undefined) this.giveUp(stuck);
+    if (this.over || !slot.wanted) {
+      slot.joining = false;
+      throw new SupervisionError('SUP_ABORTED', [name]);
+    }
+    return this.visit(slot, (error) => {
+      if (error === undefined || this.over) return slot.enter('down');
+      slot.wanted = true;
+      slot.lastReason = { kind: 'error', error };
+      this.failed(slot, slot.lastReason, undefined);
+    });
+  }
+
   deleteChild(child: string): void {
     const slot = this.find(child);
     const { state } = slot.status;
@@ -236,7 +263,9 @@ export class Life implements Running, RepairHost, SlotHost {
     }
     const earlier = failuresInARow(slot.failures, livedMs, backoff);
     slot.failures = earlier + 1;
-    this.repairOf(slot).begin(delayMs(earlier, backoff, this.clock.random()));
+    const delay = delayMs(earlier, backoff, this.clock.random());
+    slot.retryAt = this.now() + delay;
+    this.repairOf(slot).begin(delay);
   }
 
   private get siblings(): readonly Slot[] {
@@ -255,15 +284,15 @@ export class Life implements Running, RepairHost, SlotHost {
   }
 
   /** A start that somebody waits for: its failure is theirs, not a restart. */
-  private async visit(slot: Slot, failed: () => void): Promise<Running> {
+  private async visit(slot: Slot, failed: (error: Error | undefined) => void): Promise<Running> {
     slot.joining = true;
     const outcome = await slot.start();
     slot.joining = false;
     if (outcome.kind === 'up') return outcome.life;
     if (outcome.kind === 'hung') this.giveUp(outcome.error);
     slot.wanted = false;
-    failed();
     const { name } = this.options;
+    failed(outcome.kind === 'aborted' ? undefined : outcome.error);
     if (outcome.kind === 'aborted') throw new SupervisionError('SUP_ABORTED', [name]);
     throw new SupervisionError('SUP_CHILD_START', [name, slot.spec.name], { cause: outcome.error });
   }

@@ -20,6 +20,8 @@ export type StartOutcome =
 export interface SlotHost {
   readonly clock: Clock;
   readonly graceMs: number;
+  /** A life this long ends a row of failures. */
+  readonly quietMs: number;
   changed(status: ChildStatus): void;
   /** A life has ended without having been asked to. */
   endedByItself(slot: Slot, reason: ExitReason): void;
@@ -35,6 +37,8 @@ export class Slot implements Member {
   joining = false;
   /** Failures in a row, for the back-off. */
   failures = 0;
+  /** When the back-off under way ends. */
+  retryAt = 0;
   lastReason: ExitReason | undefined;
 
   private state: ChildState = 'down';
@@ -66,8 +70,18 @@ export class Slot implements Member {
   }
 
   get status(): ChildStatus {
-    const { state, incarnation, lastReason, since } = this;
-    return { name: this.spec.name, state, incarnation, restarts: Math.max(0, this.lives - 1), lastReason, since };
+    const { state, incarnation, lastReason, since, retryAt } = this;
+    const quiet = state === 'up' && this.age >= this.host.quietMs;
+    return {
+      name: this.spec.name,
+      state,
+      incarnation,
+      restarts: Math.max(0, this.lives - 1),
+      lastReason,
+      since,
+      failures: quiet ? 0 : this.failures,
+      retryAt,
+    };
   }
 
   enter(state: ChildState): void {

@@ -29,6 +29,11 @@ export interface Supervisor extends Child {
   terminateChild(name: string): Promise<void>;
   /** Starts a child that is `down`. */
   restartChild(name: string): Promise<Running>;
+  /**
+   * Ends the present life of a child as its specification says and begins the next one: a restart that is wanted, so it neither counts nor
+   * waits. A start that fails is a failure like any other: the promise rejects with SUP_CHILD_START, and the child is tried again.
+   */
+  recycleChild(name: string): Promise<Running>;
   /** Forgets a child that is `down`. */
   deleteChild(name: string): void;
 }
@@ -80,6 +85,8 @@ export function createSupervisor(options: SupervisorOptions): Supervisor {
         restarts: 0,
         lastReason: undefined,
         since,
+        failures: 0,
+        retryAt: 0,
       }));
     },
     onChange(listener) {
@@ -89,6 +96,7 @@ export function createSupervisor(options: SupervisorOptions): Supervisor {
     startChild: async (spec) => present().startChild(spec),
     terminateChild: async (child) => present().terminateChild(child),
     restartChild: async (child) => present().restartChild(child),
+    recycleChild: async (child) => present().recycleChild(child),
     deleteChild: (child) => present().deleteChild(child),
   };
 }

@@ -6,6 +6,8 @@ import {
   type FrontendFacts,
   type FrontendMessage,
   frontendActor,
+  type JournalMessage,
+  journalActor,
   type Ref,
   type RegistryMessage,
   registryActor,
@@ -20,12 +22,21 @@ import {
   startTracing,
 } from '../../gateway/index.js';
 import { openMockVocabulary, openVocabulary, type Vocabulary } from '../../gpu/index.js';
-import { address, announce, type InstanceInfo, listenFrames, watchInstances } from '../../transport/index.js';
+import {
+  address,
+  announce,
+  type InstanceInfo,
+  listenFrames,
+  openJournal,
+  watchInstances,
+} from '../../transport/index.js';
 import type { GatewayBoot, RunningTree } from '../boot.js';
 import { actorLogs, processLogger } from '../process-log.js';
-import { openProcess } from './process.js';
+import { openProcess, within } from './process.js';
 
 const factsMs = 500;
+/** The last record of the journal may take this long. */
+const journalMs = 1_000;
 const attempts = 4;
 /** Requests one gateway holds at most: each costs a socket and a few kilobytes. */
 const maxRequests = 16_384;
@@ -46,6 +57,10 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
     routerActor({ mode: config.routing.mode, queueLimit: config.routing.queueLength }),
     address('gateway', incarnation, 'router'),
   );
+  const journal = kernel.spawn(
+    journalActor({ gateway: incarnation, graceMs: config.nats.leaseMs }, openJournal(bus)),
+    address('gateway', incarnation, 'journal'),
+  );
   const here = address('gateway', incarnation, 'frontend');
   const frontend: Ref<FrontendMessage> = kernel.spawn(
     frontendActor(
@@ -55,7 +70,14 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
           logger.error({ err: error }, 'a request could not be prepared'),
         ),
         detokenizers: createDetokenizers(models),
-        summary: (summary) => gateway?.observe(summary),
+        summary(summary) {
+          gateway?.observe(summary);
+          const { id: req, outcome, code, attempts, promptTokens, completionTokens } = summary;
+          const end = { req, outcome, code, attempts, promptTokens, completionTokens };
+          kernel.tell(journal, { type: 'Ended', end });
+        },
+        accepted: (req, { model, prompt }) =>
+          void kernel.tell(journal, { type: 'Accepted', entry: { req, model, promptTokens: prompt.length } }),
       },
       router,
     ),
@@ -67,17 +89,27 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
     }),
     address('gateway', incarnation, 'registry'),
   );
-  for (const actor of [router, frontend, registry]) host.essential(actor);
+  for (const actor of [router, journal, frontend, registry]) host.essential(actor);
 
+  const gatewayGone = (gone: string) => void kernel.tell(journal, { type: 'GatewayGone', incarnation: gone });
   const frames = [
     listenFrames(bus, 'out', here, {
       step: (frame) => void kernel.tell(frontend, { type: 'Frame', frame }),
       message: (news) => void kernel.tell(frontend, news as FrontendMessage),
     }),
     listenFrames(bus, 'load', here, { message: (load) => void kernel.tell(registry, load as RegistryMessage) }),
-    listenFrames(bus, 'down', here, { message: (down) => void kernel.tell(registry, down as RegistryMessage) }),
+    listenFrames(bus, 'down', here, {
+      message(down) {
+        kernel.tell(registry, down as RegistryMessage);
+        if (down.type === 'Down' && down.to.startsWith('gateway.')) gatewayGone(down.body.incarnation);
+      },
+    }),
   ];
   const watch = await watchInstances(bus, ({ kind, info }) => {
+    if (info.component === 'gateway') {
+      if (kind === 'gone') gatewayGone(info.incarnation);
+      else kernel.tell(journal, { type: 'GatewaySeen', incarnation: info.incarnation });
+    }
     if (kind === 'gone') kernel.tell(registry, { type: 'LeaseEnded', incarnation: info.incarnation });
     else kernel.tell(registry, { type: 'Seen', info });
   });
@@ -126,6 +158,10 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
   host.onEnd(async () => {
     clearInterval(poll);
     await http.stop(0);
+    await within(
+      kernel.ask<JournalMessage, { readonly type: 'Done' }>(journal, (done) => ({ type: 'Finish', done }), journalMs),
+      journalMs,
+    );
     await announcement.withdraw();
     for (const source of [...frames, watch]) source.stop();
   });
@@ -141,6 +177,7 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
       served: facts?.ended ?? 0,
       migrations: facts?.migrations ?? 0,
       mailDepth,
+      deadLetters: kernel.counters.deadLetters,
       outbox: host.post.outbox.messages,
     }),
   });

@@ -1,0 +1,71 @@
+/**
+ * Kills what stays silent (design 8.1): a process that is frozen, and one whose engine is wedged behind a live event loop.
+ *
+ * Neither is measured with a clock. Silence is counted in ticks of this process's own timer, a wedge in reports of the child: whoever
+ * stands still, be it this process, the child or the whole machine, counts nothing meanwhile. So a thaw never looks like a death.
+ */
+import { type Facts, type FromChild, factsEveryMs } from './ipc.js';
+
+export interface Watchdog {
+  /** From now on silence counts. What takes long to start is not silent: it has a start deadline. */
+  start(): void;
+  heard(message: FromChild): void;
+  stop(): void;
+}
+
+export interface WatchLimits {
+  readonly silentMs: number;
+  readonly stuckMs: number;
+}
+
+/** Calls `dead` once, with the reason for people. */
+export function watchChild({ silentMs, stuckMs }: WatchLimits, dead: (why: string) => void): Watchdog {
+  let timer: NodeJS.Timeout | undefined;
+  let unheard = 0;
+  const stuck = stuckFor();
+  const end = (why: string) => {
+    if (timer === undefined) return;
+    stop();
+    dead(why);
+  };
+  const stop = () => {
+    clearInterval(timer);
+    timer = undefined;
+  };
+  return {
+    start() {
+      timer = setInterval(() => {
+        unheard++;
+        if (unheard * factsEveryMs >= silentMs) end(`silent for ${silentMs} ms`);
+      }, factsEveryMs);
+      timer.unref();
+    },
+    heard(message) {
+      unheard = 0;
+      if (message.type !== 'facts') return;
+      const { reports, longest } = stuck(message.facts);
+      const limit = Math.max(Math.ceil(stuckMs / factsEveryMs), patience * longest);
+      if (reports >= limit) end(`the engine took no step for ${reports * factsEveryMs} ms with work queued`);
+    },
+    stop,
+  };
+}
+
+/** A step may take this many times as long as the longest one so far: a large model on a slow machine is not wedged. */
+const patience = 4;
+
+/** Reports in a row in which work was queued and no step came; `longest`: the same for waits that ended with a step. */
+function stuckFor(): (facts: Facts) => { readonly reports: number; readonly longest: number } {
+  let steps: Facts[string] | undefined;
+  let reports = 0;
+  let longest = 0;
+  return (facts) => {
+    const queued = typeof facts.queued === 'number' && facts.queued > 0;
+    if (facts.steps !== steps) {
+      longest = Math.max(longest, reports);
+      reports = 0;
+      steps = facts.steps;
+    } else reports = queued ? reports + 1 : 0;
+    return { reports, longest };
+  };
+}
