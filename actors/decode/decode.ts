@@ -73,7 +73,14 @@ export function decodeActor(config: WorkerConfig, gpu: Ref<GpuMessage>): Behavio
           job.cachedTokens = cachedTokens;
           // P forgets the request with its release: from here on D repeats token 1 too.
           for (const { choice, token, finish, logprobs } of first) {
-            job.retained.set(choice, { from: 0, tokens: [token], logprobs: logprobs && [...logprobs], finish });
+            job.retained.set(choice, {
+              from: 0,
+              tokens: [token],
+              logprobs: logprobs && [...logprobs],
+              finish,
+              item: undefined,
+              round: 0,
+            });
           }
           const known = first.map(({ choice, token, finish }) => ({
             choice,

@@ -454,16 +454,37 @@ export function frontendActor(
     logprobs: readonly TokenLogprob[] | undefined,
   ): void {
     if (choice.finished) return;
+    // A client gets an event for each token, however they travelled; only those with log probabilities stay together.
+    let at = 0;
+    if (logprobs === undefined) {
+      for (; at < tokens.length - 1; at++) {
+        say(r, choice, choice.detokenizer.push(tokens[at] as number), 1, finishCodes.none, undefined);
+        if (choice.finished) return;
+      }
+    }
     let text = '';
-    for (const token of tokens) text += choice.detokenizer.push(token);
+    for (let rest = at; rest < tokens.length; rest++) text += choice.detokenizer.push(tokens[rest] as number);
     if (finish !== finishCodes.none) text += choice.detokenizer.end();
+    say(r, choice, text, tokens.length - at, finish, logprobs);
+  }
+
+  /** The next text of a choice to its client, unless a stop string ends it. */
+  function say(
+    r: Request,
+    choice: ChoiceState,
+    piece: string,
+    tokens: number,
+    finish: number,
+    logprobs: readonly TokenLogprob[] | undefined,
+  ): void {
+    let text = piece;
     let stopped = false;
     if (choice.stop !== undefined) {
       const found = choice.stop.push(text);
       stopped = found.stopped;
       text = finish !== finishCodes.none && !stopped ? found.text + choice.stop.end() : found.text;
     }
-    if (tokens.length > 0 || text !== '') r.stream.text(choice.index, text, tokens.length, logprobs);
+    if (tokens > 0 || text !== '') r.stream.text(choice.index, text, tokens, logprobs);
     if (stopped || finish !== finishCodes.none) {
       choice.finished = true;
       choice.early = [];

@@ -1,65 +1,68 @@
-/** Turns one engine step into one frame per gateway, and remembers what it sent (design 4.3). */
+/** Turns engine steps into frames, one per gateway, and remembers what it sent (design 4.3). */
 import type { EngineToken } from '../../gpu/index.js';
 import type { Body, FrameItem } from '../../transport/index.js';
-import type { Job, Jobs, TokenLogprobs } from './jobs.js';
+import type { Job, Jobs, Retained, TokenLogprobs } from './jobs.js';
 
-type OpenItem = { -readonly [K in keyof FrameItem]: K extends 'tokens' ? number[] : FrameItem[K] };
+/** What gathers until the next frames leave. */
+export interface Outgoing {
+  /** By gateway incarnation. */
+  readonly items: Map<string, FrameItem[]>;
+  /** Counts the times that frames left: an item of an earlier round is out and takes no more tokens. */
+  round: number;
+}
 
-/** Items by gateway incarnation. Adjacent tokens of one choice share an item: steps coalesce when JavaScript lags. */
-export function framesOf(jobs: Jobs, tokens: readonly EngineToken[]): Map<string, FrameItem[]> {
-  const frames = new Map<string, FrameItem[]>();
-  let gateway = '';
-  let items: FrameItem[] = [];
-  let open: OpenItem | undefined;
-  let openKey = -1;
+export function newOutgoing(): Outgoing {
+  return { items: new Map(), round: 1 };
+}
+
+/** Tokens of one choice share an item, also those of several steps. */
+export function gather(jobs: Jobs, tokens: readonly EngineToken[], out: Outgoing): void {
   for (const token of tokens) {
     const job = jobs.byKey.get(token.key);
     if (job === undefined) continue;
-    retain(job, token);
-    if (
-      open &&
-      openKey === token.key &&
-      open.choice === token.choice &&
-      open.finish === 0 &&
-      token.logprobs === undefined
-    ) {
-      if (token.token >= 0) open.tokens.push(token.token);
-      open.finish = token.finish;
-      continue;
+    const kept = retain(job, token);
+    const { item } = kept;
+    if (item !== undefined && kept.round === out.round && item.finish === 0 && token.logprobs === undefined) {
+      if (token.token >= 0) item.tokens.push(token.token);
+      item.finish = token.finish;
+    } else {
+      open(job, kept, token, out);
     }
-    if (job.gateway !== gateway) {
-      gateway = job.gateway;
-      items = frames.get(gateway) ?? [];
-      frames.set(gateway, items);
-    }
-    open = {
-      num: job.num,
-      attempt: job.attempt,
-      choice: token.choice,
-      position: token.position,
-      tokens: token.token >= 0 ? [token.token] : [],
-      finish: token.finish,
-    };
-    openKey = token.key;
-    if (token.logprobs !== undefined) open.logprobs = [token.logprobs];
-    if (!job.cachedSent) {
-      job.cachedSent = true;
-      open.cached = job.cachedTokens;
-    }
-    items.push(open);
   }
-  return frames;
 }
 
-function retain(job: Job, { choice, position, token, finish, logprobs }: EngineToken): void {
+function open(job: Job, kept: Retained, token: EngineToken, out: Outgoing): void {
+  const item: NonNullable<Retained['item']> = {
+    num: job.num,
+    attempt: job.attempt,
+    choice: token.choice,
+    position: token.position,
+    tokens: token.token >= 0 ? [token.token] : [],
+    finish: token.finish,
+  };
+  if (token.logprobs !== undefined) item.logprobs = [token.logprobs];
+  if (!job.cachedSent) {
+    job.cachedSent = true;
+    item.cached = job.cachedTokens;
+  }
+  // An item has log probabilities for all of its tokens or for none: it takes no more.
+  kept.item = token.logprobs === undefined ? item : undefined;
+  kept.round = out.round;
+  const items = out.items.get(job.gateway);
+  if (items === undefined) out.items.set(job.gateway, [item]);
+  else items.push(item);
+}
+
+function retain(job: Job, { choice, position, token, finish, logprobs }: EngineToken): Retained {
   let kept = job.retained.get(choice);
   if (kept === undefined) {
-    kept = { from: position, tokens: [], logprobs: logprobs && [], finish: 0 };
+    kept = { from: position, tokens: [], logprobs: logprobs && [], finish: 0, item: undefined, round: 0 };
     job.retained.set(choice, kept);
   }
   if (token >= 0) kept.tokens.push(token);
   if (logprobs !== undefined) kept.logprobs?.push(logprobs as TokenLogprobs[number]);
   kept.finish = finish;
+  return kept;
 }
 
 /** The answer to a Resync: every asked choice from its position on, as far as this worker has it. */

@@ -1,7 +1,18 @@
 /** What a worker knows of the requests it serves: by engine key for the data path, by (gateway, number) for messages. */
-import { type Address, address, type BlockRef, type Body, type Envelope, type Work } from '../../transport/index.js';
+import {
+  type Address,
+  address,
+  type BlockRef,
+  type Body,
+  type Envelope,
+  type FrameItem,
+  type Work,
+} from '../../transport/index.js';
 
 export type TokenLogprobs = NonNullable<Body<'Resynced'>['items'][number]['logprobs']>;
+
+/** A frame's item that more tokens may join. */
+export type OpenItem = { -readonly [K in keyof FrameItem]: K extends 'tokens' ? number[] : FrameItem[K] };
 
 /** Tokens of one choice that this worker has sent, kept until the request's end is acknowledged (for Resync). */
 export interface Retained {
@@ -11,6 +22,9 @@ export interface Retained {
   /** One for each token, or undefined if the request wants none. */
   readonly logprobs: TokenLogprobs | undefined;
   finish: number;
+  /** The newest item of its tokens, and the round of frames that it leaves with. */
+  item: OpenItem | undefined;
+  round: number;
 }
 
 /** What tracing gives for a job's time on this worker. */
