@@ -198,3 +198,24 @@ export async function untilIdle(node: TestNode, ms = patienceMs): Promise<void> 
     throw new Error(`still held after ${ms} ms: ${left.join(', ')}`);
   });
 }
+
+export interface MetricsView {
+  /** Sum over all series of this name whose labels include `labels`; 0 if there is none. */
+  sum(name: string, labels?: Readonly<Record<string, string>>): number;
+}
+
+/** What the gateway exports now. With several gateways on one port it is any of theirs. */
+export async function metricsOf(node: TestNode): Promise<MetricsView> {
+  const text = await (await fetch(`${node.url}/metrics`)).text();
+  return {
+    sum: (name, labels = {}) => {
+      let sum = 0;
+      for (const line of text.split('\n')) {
+        if (!line.startsWith(`${name} `) && !line.startsWith(`${name}{`)) continue;
+        if (Object.entries(labels).some(([label, value]) => !line.includes(`${label}="${value}"`))) continue;
+        sum += Number(line.slice(line.lastIndexOf(' ') + 1));
+      }
+      return sum;
+    },
+  };
+}
