@@ -3,7 +3,7 @@ import { availableParallelism } from 'node:os';
 import type { Bench } from './bench.js';
 import { startDynact } from './dynact-node.js';
 import { drive, type EngineDriver, promptOf } from './engine-driver.js';
-import { startLlamaServer } from './llama-server.js';
+import { findLlamaServer, startLlamaServer } from './llama-server.js';
 import { generateLoad } from './loadgen.js';
 import { benchModel, openEngine } from './model.js';
 import { type Figure, figure, ratio } from './outcome.js';
@@ -12,71 +12,87 @@ import { interleaved, median } from './statistics.js';
 const promptTokens = 64;
 const answerTokens = 64;
 const clientCounts = [1, 8, 32];
+/** Requests before the first round. */
+const warmUp = 4;
 /** What llama.cpp's server reaches is not known in this run: the rates of a quiet two-core machine. */
 const quietRates: Readonly<Record<number, number>> = { 1: 245, 8: 550, 32: 680 };
 
 export const engineBench: Bench = {
   summary: 'output tokens per second at 1, 8 and 32 clients, 64 + 64 tokens, aggregated',
-  help: `  --rounds N            repetitions of each side (3)
-  --llama-server PATH   llama.cpp's server to measure beside (docs/benchmarks.md says how to build it)
+  help: `  --rounds N            repetitions of each side (2)
+  --llama-server PATH   llama.cpp's server to measure beside; "build" compiles it into the cache folder first, once
+                        (the one in the cache, if there is one)
   --http                dynact's side through HTTP and the whole actor stack instead of the engine alone`,
   options: { rounds: { type: 'string' }, 'llama-server': { type: 'string' }, http: { type: 'boolean' } },
   async run(options, progress) {
-    const rounds = Number(options.rounds ?? 3);
-    const server = typeof options['llama-server'] === 'string' ? options['llama-server'] : undefined;
+    const rounds = Number(options.rounds ?? 2);
+    const server = await findLlamaServer(options['llama-server'] as string | undefined);
     const model = await benchModel();
     const threads = availableParallelism();
     const slots = Math.max(...clientCounts);
+    const notes = [`weights ${model.format}, ${threads} threads`];
     const ours = options.http === true ? await throughHttp(slots) : await direct(model, slots, threads);
     const figures: Figure[] = [];
     const details: Record<string, unknown> = {};
     try {
       for (const clients of clientCounts) {
-        const requests = clients === 1 ? 6 : 3 * clients;
+        const name = `${clients} ${clients === 1 ? 'client' : 'clients'}`;
+        const requests = clients === 1 ? 4 : 2 * clients;
         const peer = server === undefined ? undefined : await startLlamaServer(server, model.path, clients, threads);
+        const sides = {
+          dynact: ours.rate,
+          ...(peer && { peer: (...load: Load) => peer.rate(...load, promptTokens, answerTokens) }),
+        };
         try {
-          await ours.rate(clients, clients);
-          await peer?.rate(clients, clients, promptTokens, answerTokens);
-          const results = await interleaved(rounds, {
-            dynact: (round) => {
-              progress(`${clients} clients, round ${round + 1} of ${rounds}`);
-              return ours.rate(clients, requests);
-            },
-            ...(peer === undefined ? {} : { peer: () => peer.rate(clients, requests, promptTokens, answerTokens) }),
-          });
-          details[`rates_${clients}`] = results;
-          const rate = median(results.dynact ?? []);
-          const name = `output rate, ${clients} ${clients === 1 ? 'client' : 'clients'}`;
-          figures.push(
-            peer === undefined
-              ? figure(`rate_${clients}`, name, 'tok/s', rate, { atLeast: quietRates[clients] as number })
-              : ratio(`rate_ratio_${clients}`, name, 'tok/s', rate, median(results.peer ?? []), { atLeast: 1 }),
+          for (const rate of Object.values(sides)) await rate(Math.min(clients, warmUp), warmUp);
+          const results = await interleaved(
+            rounds,
+            mapped(sides, (rate, side) => async (round) => {
+              const got = await rate(clients, requests);
+              progress(`${name}, round ${round + 1} of ${rounds}: ${side} ${got.toFixed(1)} tok/s`);
+              return got;
+            }),
           );
+          figures.push(verdict(clients, `output rate, ${name}`, results.dynact ?? [], results.peer));
+          details[`rates_${clients}`] = results;
+          notes.push(`${name}, tok/s by round: ${Object.entries(results).map(rounded).join('; ')}`);
         } finally {
           await peer?.stop();
         }
       }
       const outside = ours.outsideDecode?.();
       if (outside !== undefined) {
-        figures.push(
-          figure('outside_decode', 'engine thread outside llama_decode, greedy', '% of its CPU', outside, {
-            atMost: 1,
-          }),
-        );
+        const what = 'engine thread outside llama_decode, greedy';
+        figures.push(figure('outside_decode', what, '% of its CPU', outside, { atMost: 1 }));
       }
     } finally {
       await ours.stop();
     }
-    const notes = [`weights ${model.format}, ${threads} threads`];
     if (server === undefined)
-      notes.push('no peer; --llama-server names one. The targets are rates of a quiet machine of 2 cores');
+      notes.push('no peer: --llama-server build makes one. The targets are rates of a quiet machine of 2 cores');
     return { figures, details, notes };
   },
 };
 
+function verdict(clients: number, name: string, dynact: readonly number[], peer?: readonly number[]): Figure {
+  return peer === undefined
+    ? figure(`rate_${clients}`, name, 'tok/s', median(dynact), { atLeast: quietRates[clients] as number })
+    : ratio(`rate_ratio_${clients}`, name, 'tok/s', median(dynact), median(peer), { atLeast: 1 });
+}
+
+const rounded = ([side, rates]: [string, readonly number[]]) =>
+  `${side} ${rates.map((rate) => rate.toFixed(1)).join(', ')}`;
+
+function mapped<A, B>(all: Readonly<Record<string, A>>, to: (each: A, name: string) => B): Record<string, B> {
+  return Object.fromEntries(Object.entries(all).map(([name, each]) => [name, to(each, name)]));
+}
+
+/** Clients, and requests of all of them together. */
+type Load = [clients: number, requests: number];
+
 interface Side {
-  /** Output tokens per second of `requests` requests, `clients` at a time. */
-  rate(clients: number, requests: number): Promise<number>;
+  /** Output tokens per second. */
+  rate(...load: Load): Promise<number>;
   /** Per cent of the engine thread's CPU that llama_decode did not use, so far. */
   outsideDecode?(): number;
   stop(): Promise<void>;

@@ -1,7 +1,11 @@
 /** llama.cpp's own server as the peer of the engine benchmark: same weights, same kernels, same load generator. */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, readFileSync } from 'node:fs';
 import { type AddressInfo, createServer } from 'node:net';
-import { dirname } from 'node:path';
+import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { cacheFolder, packageRoot } from '../supervisors/index.js';
 import { promptOf } from './engine-driver.js';
 import { generateLoad } from './loadgen.js';
 import { start } from './processes.js';
@@ -14,6 +18,26 @@ export interface LlamaServer {
 
 const readyMs = 120_000;
 const contextTokens = 256;
+
+/**
+ * The program to measure beside. `asked` is its path, or `build`: set-up then compiles it into the cache folder, unless it is there
+ * (minutes, once). Without it the one in the cache, if there is one.
+ */
+export async function findLlamaServer(asked: string | undefined): Promise<string | undefined> {
+  if (asked === 'build') {
+    const setUp = spawn(process.execPath, [join(packageRoot(), 'bin/setup.mjs'), '--only', 'llama-server'], {
+      stdio: ['ignore', 2, 2],
+    });
+    const [code] = (await once(setUp, 'exit')) as [number | null];
+    if (code !== 0) throw new Error('llama-server could not be built');
+  } else if (asked !== undefined) {
+    return asked;
+  }
+  const manifest = join(cacheFolder(), 'manifest.json');
+  if (!existsSync(manifest)) return undefined;
+  const { llamaServer } = JSON.parse(readFileSync(manifest, 'utf8')) as { llamaServer?: { readonly path: string } };
+  return llamaServer !== undefined && existsSync(llamaServer.path) ? llamaServer.path : undefined;
+}
 
 /** With `slots` sequences of 256 tokens, flash attention, and no prefix cache. */
 export async function startLlamaServer(

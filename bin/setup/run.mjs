@@ -4,6 +4,7 @@ import { addon } from './addon.mjs';
 import { exclusively, openCache } from './cache.mjs';
 import { dependencies } from './dependencies.mjs';
 import { headers } from './headers.mjs';
+import { llamaServer } from './llama-server.mjs';
 import { model } from './model.mjs';
 import { natsServer } from './nats-server.mjs';
 import { createReport, SetupError } from './report.mjs';
@@ -12,9 +13,12 @@ import { typescript } from './typescript.mjs';
 import { weights } from './weights.mjs';
 
 const STEPS = { dependencies, headers, addon, typescript, nats: natsServer, model, weights };
+/** Only when named. */
+const EXTRA = { 'llama-server': llamaServer };
+const BY_NAME = { ...STEPS, ...EXTRA };
 
 const HELP = `Prepares this clone; does only what is not done yet.
-  --only a,b   these steps and what they build on: ${Object.keys(STEPS).join(', ')}
+  --only a,b   these steps and what they build on: ${Object.keys(BY_NAME).join(', ')}
   --check      do nothing, only say what is not done; exit code 1 if there is anything
   --thorough   hash cached downloads again
 `;
@@ -59,13 +63,13 @@ function chosen(only) {
   if (only === undefined) return Object.values(STEPS);
   const wanted = new Set();
   const want = (name) => {
-    const step = STEPS[name];
-    if (!step) throw new SetupError(`there is no step "${name}": ${Object.keys(STEPS).join(', ')}`);
+    const step = BY_NAME[name];
+    if (!step) throw new SetupError(`there is no step "${name}": ${Object.keys(BY_NAME).join(', ')}`);
     wanted.add(step);
     step.after?.forEach(want);
   };
   only.split(',').forEach(want);
-  return Object.values(STEPS).filter((step) => wanted.has(step));
+  return Object.values(BY_NAME).filter((step) => wanted.has(step));
 }
 
 async function stale(steps, ctx) {
