@@ -7,7 +7,7 @@ import { inClone } from './clone.mjs';
 import { PACKAGE, withSources } from './headers.mjs';
 import { run } from './processes.mjs';
 
-const WANTED = ['common', 'ggml', 'include', 'scripts', 'tools', 'vendor', 'LICENSE'];
+const WANTED = ['common', 'ggml', 'include', 'scripts', 'src', 'tools', 'vendor', 'LICENSE'];
 const LIBRARIES = inClone(`node_modules/@node-llama-cpp/linux-${process.arch}/bins/linux-${process.arch}`);
 /** What make and ninja print for a part of the work that is done. */
 const SHARE = /^\[\s*(?:(\d+)%|(\d+)\/(\d+))\]/;
