@@ -39,7 +39,7 @@ export async function findLlamaServer(asked: string | undefined): Promise<string
   return llamaServer !== undefined && existsSync(llamaServer.path) ? llamaServer.path : undefined;
 }
 
-/** With `slots` sequences of 256 tokens, flash attention, and no prefix cache. */
+/** With `slots` sequences of 256 tokens, flash attention, and no cache of prompts in its memory either. */
 export async function startLlamaServer(
   program: string,
   model: string,
@@ -54,6 +54,7 @@ export async function startLlamaServer(
     '-fa': 'on',
     '-t': threads,
     '-tb': threads,
+    '--cache-ram': 0,
     '--host': '127.0.0.1',
     '--port': port,
   };
