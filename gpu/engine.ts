@@ -3,7 +3,7 @@
  * its only caller. All methods are synchronous and never block: they put a command on the engine's ring and return; what
  * happens comes back through `EngineSink`, at most one call per engine step.
  */
-import type { BlockRef, Handoff, PoolRef, Sampling } from '../transport/index.js';
+import type { BlockRef, Handoff, KvOp, PoolRef, Sampling } from '../transport/index.js';
 
 export interface ModelCard {
   /** Model id as clients name it. */
@@ -98,6 +98,8 @@ export interface EngineStep {
   /** Requests that the receiver's engine took over from a hand-off: decode goes on. */
   readonly committed: readonly number[];
   readonly failed: readonly ({ readonly key: number } & EngineError)[];
+  /** Whole prompt blocks that entered and left the prefix cache since the last step, in order; absent: none, or it is not told. */
+  readonly cache?: readonly KvOp[];
 }
 
 export interface EngineSink {

@@ -487,7 +487,17 @@ class MockEngine implements Engine {
     this.#failed = [];
     // The next iteration is on its way before anybody is told, so that a sink that throws does not wedge the engine.
     this.#schedule();
-    this.#sink?.step({ steps: this.#steps, tokens, progress, exported, prefilled, committed, failed });
+    const cache = this.#cache.changes();
+    this.#sink?.step({
+      steps: this.#steps,
+      tokens,
+      progress,
+      exported,
+      prefilled,
+      committed,
+      failed,
+      ...(cache !== undefined && { cache }),
+    });
   }
 
   /** One token of `run`. False: the choice has ended. */

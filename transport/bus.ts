@@ -36,6 +36,11 @@ export interface KvEntry {
   readonly expired?: boolean;
 }
 
+export interface StoreOptions {
+  /** This message replaces everything that its stream has on its subject. */
+  readonly rollup?: boolean;
+}
+
 export interface Bus {
   /** Every subject, stream and bucket of this bus belongs to it (`subjects.ts`). */
   readonly namespace: string;
@@ -57,7 +62,7 @@ export interface Bus {
   /**
    * JetStream publish: resolves with the stream sequence once stored. Rejects at once with NET_DOWN when the connection breaks
    * (the message may be stored), NET_NO_STREAM, NET_STREAM_FULL, NET_DENIED, NET_TOO_LARGE, NET_TIMEOUT. The same `msgId` within the duplicate window is stored once. */
-  store(subject: string, data: Uint8Array, msgId: string, timeoutMs: number): Promise<number>;
+  store(subject: string, data: Uint8Array, msgId: string, timeoutMs: number, options?: StoreOptions): Promise<number>;
   /**
    * Ordered read of one subject filter of a stream, from `from` on, without acks; survives broker restarts without a gap or a
    * repeat as long as the stream itself does. The handler is synchronous and guarded.

@@ -11,7 +11,9 @@ export {
 } from './envelope.js';
 export { isNetError, type NetCode, NetError, netErrors } from './errors.js';
 export { type FrameHandlers, type FrameListener, listenFrames } from './frames.js';
-export type { KvOp, KvTier } from './kv-events.js';
+export type { KvFault, KvOp, KvTier } from './kv-events.js';
+export { followKv, type KvFollowed, type KvFollower, type KvRankState, type KvSink } from './kv-follower.js';
+export { type KvPublisher, type KvPublisherOptions, openKvPublisher } from './kv-publisher.js';
 export { type Mailbox, type MailboxOptions, openMailbox } from './mailbox.js';
 export {
   createMemoryBroker,

@@ -3,7 +3,7 @@
  * the injected one, and every hop between a client and the broker goes through `deliver`, where a simulated network may
  * delay, drop, repeat or reorder it.
  */
-import type { Bus, BusState, KvEntry, Stop, Stored } from './bus.js';
+import type { Bus, BusState, KvEntry, Stop, Stored, StoreOptions } from './bus.js';
 import { type Clock, realClock } from './clock.js';
 import { NetError } from './errors.js';
 import { payloadBytes } from './limits.js';
@@ -127,11 +127,22 @@ export function createMemoryBroker(options: MemoryBrokerOptions): MemoryBroker {
     }
   }
 
-  function append(stream: Stream, subject: string, data: Uint8Array, msgId?: string): number | NetError {
+  function append(
+    stream: Stream,
+    subject: string,
+    data: Uint8Array,
+    msgId?: string,
+    { rollup }: StoreOptions = {},
+  ): number | NetError {
     shed(stream, data.length);
     const known = msgId === undefined ? undefined : stream.ids.get(msgId);
     if (known) return known.seq;
     if (stream.bytes + data.length > stream.maxBytes) return new NetError('NET_STREAM_FULL', { what: stream.name });
+    if (rollup === true) {
+      const others = stream.messages.filter((message) => message.subject !== subject);
+      stream.messages.splice(0, stream.messages.length, ...others);
+      stream.bytes = others.reduce((sum, message) => sum + message.data.length, 0);
+    }
     stream.lastSeq += 1;
     stream.bytes += data.length;
     stream.messages.push({ subject, seq: stream.lastSeq, data, storedAt: clock.now() });
@@ -280,7 +291,7 @@ export function createMemoryBroker(options: MemoryBrokerOptions): MemoryBroker {
         }),
       serve: (subject, handler) => add({ filter: subject, receive: () => {}, answer: handler }),
 
-      store: (subject, data, msgId, timeoutMs) =>
+      store: (subject, data, msgId, timeoutMs, options) =>
         waiting<number>(subject, timeoutMs, (resolve, fail) => {
           const large = tooLarge(data, subject);
           if (large) return fail(large);
@@ -288,7 +299,7 @@ export function createMemoryBroker(options: MemoryBrokerOptions): MemoryBroker {
             if (!running) return;
             const stream = covering(subject);
             const result = stream
-              ? append(stream, subject, data, msgId)
+              ? append(stream, subject, data, msgId, options)
               : new NetError('NET_NO_STREAM', { what: subject });
             deliver({ kind: 'ack', client: name, subject }, () => {
               if (typeof result === 'number') resolve(result);

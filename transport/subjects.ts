@@ -42,7 +42,8 @@ export interface Subjects {
   load(component?: Component, incarnation?: string): string;
   down(component?: Component, incarnation?: string): string;
   tape(component: Component, incarnation: string): string;
-  kv(incarnation: string, rank: number): string;
+  /** Without a rank: of all. */
+  kv(incarnation: string, rank?: number): string;
   journal(gateway: string, req: string): string;
   dead(component: Component): string;
   /** What a stream stores. */
@@ -106,7 +107,7 @@ function build(namespace: string): Subjects {
     load: ofInstance('load'),
     down: ofInstance('down'),
     tape: ofInstance('tape'),
-    kv: (incarnation, rank) => `${root}kv.${token(incarnation)}.${rank}`,
+    kv: (incarnation, rank) => `${root}kv.${token(incarnation)}.${rank ?? '*'}`,
     journal: (gateway, req) => `${root}journal.${token(gateway)}.${token(req)}`,
     dead: (component) => `${root}dead.${component}`,
     stored: (stream) => captured[stream].map((tail) => root + tail),

@@ -11,13 +11,13 @@ import {
   type NatsConnection,
   type PermissionViolationError,
 } from '@nats-io/transport-node';
-import type { Stop } from '../bus.js';
+import type { Stop, StoreOptions } from '../bus.js';
 import { NetError } from '../errors.js';
 import { netError } from './problems.js';
 
 export interface Acks {
   /** Resolves with the stream's sequence number once stored; rejects with a NetError. */
-  publish(subject: string, data: Uint8Array, msgId: string, timeoutMs: number): Promise<number>;
+  publish(subject: string, data: Uint8Array, msgId: string, timeoutMs: number, options?: StoreOptions): Promise<number>;
   /** Rejects everything that waits: the connection broke. */
   abort(error: NetError): void;
   /** The broker refused to take a message of ours; it names the subject and sends no answer. */
@@ -96,11 +96,12 @@ export function openAcks(
   }
 
   return {
-    publish(subject, data, msgId, timeoutMs) {
+    publish(subject, data, msgId, timeoutMs, options) {
       return new Promise((resolve, reject) => {
         const token = (++count).toString(36);
         const marks = headers();
         marks.set('Nats-Msg-Id', msgId);
+        if (options?.rollup === true) marks.set('Nats-Rollup', 'sub');
         try {
           nc.publish(subject, data, { headers: marks, reply: base + token });
         } catch (error) {

@@ -317,9 +317,9 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
         }
       }),
 
-    store(subject, data, msgId, timeoutMs) {
+    store(subject, data, msgId, timeoutMs, options) {
       if (state !== 'up') return Promise.reject(notUp(state, subject));
-      return acks.publish(subject, data, msgId, Math.max(1, timeoutMs));
+      return acks.publish(subject, data, msgId, Math.max(1, timeoutMs), options);
     },
     follow: (stream, filter, from, handler) =>
       follow(context, {
