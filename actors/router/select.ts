@@ -95,7 +95,8 @@ const picks: Readonly<Record<SelectionMode, Pick>> = {
   kv(candidates, { draw }) {
     let sum = 0;
     let last = 0;
-    for (const [index, { probability = 0 }] of candidates.entries()) {
+    for (let index = 0; index < candidates.length; index++) {
+      const { probability = 0 } = candidates[index] as Considered;
       if (probability === 0) continue;
       sum += probability;
       last = index;
@@ -169,16 +170,30 @@ function considered({ incarnation, rank, overlap, load, capacity }: SelectionCan
   return { incarnation, rank, overlap, load, capacity };
 }
 
+/** Every loop here runs once per worker and request: plain loops, one object each. */
 function compared(job: Job, workers: readonly SelectionCandidate[], config: CostConfig): Considered[] {
-  const least = Math.min(...workers.map(({ load }) => load.prefillTokens ?? 0));
-  const terms = workers.map(({ overlap, load, taints }) => costOf(job, overlap, load, taints, least, config));
-  const chances = probabilities(
-    terms.map(({ cost }) => cost),
-    config.routerTemperature,
-  );
-  return workers.map((worker, index) => ({
-    ...considered(worker),
-    terms: terms[index] as CostTerms,
-    probability: chances[index] as number,
-  }));
+  let least = Number.POSITIVE_INFINITY;
+  for (const { load } of workers) least = Math.min(least, load.prefillTokens ?? 0);
+  const terms: CostTerms[] = [];
+  const costs: number[] = [];
+  for (const { overlap, load, taints } of workers) {
+    const each = costOf(job, overlap, load, taints, least, config);
+    terms.push(each);
+    costs.push(each.cost);
+  }
+  const chances = probabilities(costs, config.routerTemperature);
+  const candidates: Considered[] = [];
+  for (let index = 0; index < workers.length; index++) {
+    const { incarnation, rank, overlap, load, capacity } = workers[index] as SelectionCandidate;
+    candidates.push({
+      incarnation,
+      rank,
+      overlap,
+      load,
+      capacity,
+      terms: terms[index] as CostTerms,
+      probability: chances[index] as number,
+    });
+  }
+  return candidates;
 }
