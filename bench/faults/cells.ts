@@ -50,7 +50,7 @@ const rows: readonly [string, ProcessFault | ActorFault, readonly Phase[], numbe
   ['prefill', 'term', ['prefilling', 'decoding'], 250],
   ['nats', 'kill', every, 3000],
   ['nats', 'stop', ['prefilling', 'decoding'], 8000],
-  ['nats', 'stop60', ['decoding'], 8000],
+  ['nats', 'stop60', ['decoding']],
   ['nats', 'term', ['decoding'], 3000],
   ['gateway', 'kill', ['prefilling', 'decoding']],
   ['gateway', 'stop', ['decoding']],
@@ -83,7 +83,8 @@ export const cells: readonly Cell[] = rows.flatMap(([name, fault, phases, pauseM
       phase,
       gatewayDies: inGateway && (fault === 'kill' || fault === 'throw' || fault === 'hang'),
       nodeEnds: name === 'node' && fault !== 'stop',
-      ...(pauseMs === undefined ? {} : { pauseMs }),
+      // Elsewhere a pause is the wait for a free slot, or for the prompts that are computed first.
+      ...(pauseMs === undefined || phase === 'queued' || phase === 'prefilling' ? {} : { pauseMs }),
     };
   }),
 );

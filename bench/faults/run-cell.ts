@@ -209,12 +209,18 @@ async function disturbed(
   };
 }
 
+/** Ports of the clients of a gateway that is about to die. Frozen meanwhile, it accepts no connection that is not counted. */
 function clientsOf(pid: number, port: number, streams: Streams): Set<number> {
-  return portsServedBy(
-    pid,
-    port,
-    streams.all.map((stream) => stream.port),
-  );
+  signal(pid, 'SIGSTOP');
+  try {
+    return portsServedBy(
+      pid,
+      port,
+      streams.all.map((stream) => stream.port),
+    );
+  } finally {
+    signal(pid, 'SIGCONT');
+  }
 }
 
 /** Does it, and resolves when the fault is over: at once, or when what was frozen goes on or has been replaced. */

@@ -98,6 +98,14 @@ interface Wire {
   readonly error?: { readonly code?: string | null; readonly type?: string };
 }
 
+function codeIn(body: string): string {
+  try {
+    return (JSON.parse(body) as Wire).error?.code ?? '';
+  } catch {
+    return '';
+  }
+}
+
 function send(port: number, path: string, body: object, stream: Open, news: () => void): ClientRequest {
   const text = JSON.stringify(body);
   let finished: string | null = null;
@@ -130,12 +138,17 @@ function send(port: number, path: string, body: object, stream: Open, news: () =
     });
   });
   call.on('response', (response) => {
+    response.setEncoding('utf8');
     if (response.statusCode !== 200) {
-      response.resume();
-      finish(stream, 'failed', `HTTP ${response.statusCode}`, news);
+      let body = '';
+      response.on('data', (chunk: string) => {
+        body += chunk;
+      });
+      const refused = () => finish(stream, 'failed', `HTTP ${response.statusCode} ${codeIn(body)}`.trim(), news);
+      response.on('close', refused);
+      response.on('error', refused);
       return;
     }
-    response.setEncoding('utf8');
     let rest = '';
     response.on('data', (chunk: string) => {
       const lines = (rest + chunk).split('\n');
