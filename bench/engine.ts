@@ -13,7 +13,7 @@ const promptTokens = 64;
 const answerTokens = 64;
 const clientCounts = [1, 8, 32];
 /** Requests before the first round. */
-const warmUp = 4;
+const warmUp = 2;
 /** What llama.cpp's server reaches is not known in this run: the rates of a quiet two-core machine. */
 const quietRates: Readonly<Record<number, number>> = { 1: 245, 8: 550, 32: 680 };
 
@@ -37,7 +37,7 @@ export const engineBench: Bench = {
     try {
       for (const clients of clientCounts) {
         const name = `${clients} ${clients === 1 ? 'client' : 'clients'}`;
-        const requests = clients === 1 ? 4 : 2 * clients;
+        const requests = Math.max(clients, 3);
         const peer = server === undefined ? undefined : await startLlamaServer(server, model.path, clients, threads);
         const sides = {
           dynact: ours.rate,

@@ -58,6 +58,7 @@ double percentile_ms(std::vector<double>& seconds, double q) {
 struct Client {
   int fd = -1;
   bool busy = false;
+  bool reused = false;  // the connection, by this request
   // Request
   std::string out;
   size_t written = 0;
@@ -131,6 +132,7 @@ class Load {
 
   // The client's next request, on a new connection if the old one is closed.
   void next(Client& client, bool closed) {
+    const bool reused = client.busy && !closed && !client.closes;
     if (closed || client.closes) {
       close(client.fd);
       open(client);
@@ -138,6 +140,7 @@ class Load {
     const int fd = client.fd;
     client = Client{};
     client.fd = fd;
+    client.reused = reused;
     if (totals_.sent >= requests_) return;
     client.busy = true;
     client.out = request(totals_.sent++);
@@ -145,9 +148,19 @@ class Load {
     flush(client);
   }
 
+  // A server may close a kept connection just as a request goes out on it. It answered nothing, so the request is sent again.
+  void again(Client& client) {
+    close(client.fd);
+    open(client);
+    client.reused = false;
+    client.written = 0;
+    flush(client);
+  }
+
   static void flush(Client& client) {
     while (client.written < client.out.size()) {
-      const ssize_t n = write(client.fd, client.out.data() + client.written, client.out.size() - client.written);
+      const ssize_t n =
+          send(client.fd, client.out.data() + client.written, client.out.size() - client.written, MSG_NOSIGNAL);
       if (n <= 0) return;
       client.written += static_cast<size_t>(n);
     }
@@ -166,7 +179,7 @@ class Load {
     if (!client.has_head) {
       const size_t end = client.in.find("\r\n\r\n");
       if (end == std::string::npos) {
-        if (closed) failed(client);
+        if (closed) client.reused && client.in.empty() ? again(client) : failed(client);
         return;
       }
       if (!read_head(client, end)) return failed(client);

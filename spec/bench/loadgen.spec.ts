@@ -19,11 +19,16 @@ describe('the load generator', function () {
     });
     request.on('end', () => {
       seen.push(body);
-      const { max_tokens: tokens, fails } = JSON.parse(body) as { max_tokens: number; fails?: boolean };
+      const {
+        max_tokens: tokens,
+        fails,
+        hangsUp,
+      } = JSON.parse(body) as { max_tokens: number; fails?: boolean; hangsUp?: boolean };
       if (fails === true) {
         response.writeHead(503).end('no');
         return;
       }
+      if (hangsUp === true) response.on('finish', () => request.socket.destroySoon());
       response.writeHead(200, { 'content-type': 'text/event-stream' });
       for (let sent = 0; sent < tokens; sent += 3) response.write(event.repeat(Math.min(3, tokens - sent)));
       response.end('data: [DONE]\n\n');
@@ -44,6 +49,14 @@ describe('the load generator', function () {
     expect(result.events).to.equal(25 * 20);
     expect(new Set(seen).size).to.equal(25);
     expect(result.cpu(process.pid)).to.be.at.least(0);
+  });
+
+  it('sends a request again when the server has closed the kept connection without having said so', async () => {
+    seen.length = 0;
+    const body = '{"max_tokens":2,"hangsUp":true,"n":@@N@@}';
+    const result = await generateLoad({ port: port(), clients: 2, requests: 8, body });
+    expect(result.requests).to.equal(8);
+    expect(new Set(seen).size).to.equal(8);
   });
 
   it('refuses the figures of a run in which a request failed', async () => {
