@@ -454,18 +454,19 @@ export function frontendActor(
     logprobs: readonly TokenLogprob[] | undefined,
   ): void {
     if (choice.finished) return;
-    // A client gets an event for each token, however they travelled; only those with log probabilities stay together.
-    let at = 0;
-    if (logprobs === undefined) {
-      for (; at < tokens.length - 1; at++) {
-        say(r, choice, choice.detokenizer.push(tokens[at] as number), 1, finishCodes.none, undefined);
-        if (choice.finished) return;
+    // Token by token, however they travelled: a client gets an event for each, and none counts after a stop string.
+    const last = tokens.length - 1;
+    for (let at = 0; at < last; at++) {
+      const text = choice.detokenizer.push(tokens[at] as number);
+      say(r, choice, text, 1, finishCodes.none, logprobs?.slice(at, at + 1));
+      if (choice.finished) {
+        choice.tokens.length -= last - at;
+        return;
       }
     }
-    let text = '';
-    for (let rest = at; rest < tokens.length; rest++) text += choice.detokenizer.push(tokens[rest] as number);
+    let text = last < 0 ? '' : choice.detokenizer.push(tokens[last] as number);
     if (finish !== finishCodes.none) text += choice.detokenizer.end();
-    say(r, choice, text, tokens.length - at, finish, logprobs);
+    say(r, choice, text, last < 0 ? 0 : 1, finish, logprobs?.slice(Math.max(0, last)));
   }
 
   /** The next text of a choice to its client, unless a stop string ends it. */
