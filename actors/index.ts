@@ -38,6 +38,7 @@ export type {
 } from './kernel/contract.js';
 export type { Dispatcher, Runnable } from './kernel/dispatcher.js';
 export type { ActorErrorCode } from './kernel/errors.js';
+export { type JournalMessage, journalActor } from './journal/journal.js';
 export { createKernel, type KernelOptions } from './kernel/kernel.js';
 export { type SeededDispatcher, seededDispatcher } from './kernel/seeded-dispatcher.js';
 export { type SystemWorldOptions, systemWorld } from './kernel/system-world.js';

@@ -39,6 +39,8 @@ export interface KvEntry {
 export interface StoreOptions {
   /** This message replaces everything that its stream has on its subject. */
   readonly rollup?: boolean;
+  /** Stored only if the last message on its subject has this number, 0 for none; otherwise rejects with NET_CONFLICT. */
+  readonly after?: number;
 }
 
 export interface Bus {
@@ -68,6 +70,9 @@ export interface Bus {
    * repeat as long as the stream itself does. The handler is synchronous and guarded.
    */
   follow(stream: StreamName, filter: string, from: 'start' | 'new', handler: (message: Stored) => void): Promise<Stop>;
+
+  /** The last message of every subject under a filter, as of now. Rejects with NET_DOWN, NET_DENIED, NET_NO_STREAM or NET_TIMEOUT. */
+  latest(stream: StreamName, filter: string): Promise<Stored[]>;
 
   /** REGISTRY bucket. `put` renews the lease of the bucket's ttl. */
   put(key: string, value: Uint8Array): Promise<number>;

@@ -43,6 +43,11 @@ const table = {
     message: 'stream is full: {what}',
     meaning: 'A limit on bytes or messages is reached, or the disk is full; new messages are refused.',
   },
+  NET_CONFLICT: {
+    retryable: false,
+    message: 'somebody else has written {what} meanwhile',
+    meaning: 'A message that had to follow a certain other one on its subject came too late.',
+  },
   NET_DENIED: {
     retryable: false,
     message: 'permission denied: {what}',

@@ -11,6 +11,7 @@ export {
 } from './envelope.js';
 export { isNetError, type NetCode, NetError, netErrors } from './errors.js';
 export { type FrameHandlers, type FrameListener, listenFrames } from './frames.js';
+export { type Journal, type JournalEnd, type JournalEntry, type LastRecord, openJournal } from './journal.js';
 export type { KvFault, KvOp, KvTier } from './kv-events.js';
 export { followKv, type KvFollowed, type KvFollower, type KvRankState, type KvSink } from './kv-follower.js';
 export { type KvPublisher, type KvPublisherOptions, openKvPublisher } from './kv-publisher.js';

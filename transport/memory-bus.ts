@@ -132,8 +132,12 @@ export function createMemoryBroker(options: MemoryBrokerOptions): MemoryBroker {
     subject: string,
     data: Uint8Array,
     msgId?: string,
-    { rollup }: StoreOptions = {},
+    { rollup, after }: StoreOptions = {},
   ): number | NetError {
+    if (after !== undefined) {
+      const last = stream.messages.findLast((message) => message.subject === subject)?.seq ?? 0;
+      if (last !== after) return new NetError('NET_CONFLICT', { what: subject });
+    }
     shed(stream, data.length);
     const known = msgId === undefined ? undefined : stream.ids.get(msgId);
     if (known) return known.seq;
@@ -341,6 +345,21 @@ export function createMemoryBroker(options: MemoryBrokerOptions): MemoryBroker {
           client.nudges.delete(nudge);
         };
       },
+
+      latest: (streamName, filter) =>
+        waiting<Stored[]>(filter, 10_000, (resolve) => {
+          deliver({ kind: 'request', client: name, subject: filter }, () => {
+            const stream = streams.find((candidate) => candidate.name === streamName) as Stream;
+            shed(stream, 0);
+            const last = new Map<string, Kept>();
+            for (const kept of stream.messages) if (matches(filter, kept.subject)) last.set(kept.subject, kept);
+            const found = [...last.values()].map(({ storedAt, ...kept }) => ({
+              ...kept,
+              ageMs: clock.now() - storedAt,
+            }));
+            deliver({ kind: 'reply', client: name, subject: filter }, () => resolve(found));
+          });
+        }),
 
       put: (key, value) =>
         waiting<number>(key, 2_000, (resolve) => {

@@ -10,7 +10,7 @@
  *   down.<component>.<incarnation>            obituaries                             stream TAPE
  *   tape.<component>.<incarnation>            what is recorded for people            stream TAPE
  *   kv.<incarnation>.<rank>                   KV events                              stream KV
- *   journal.<gateway incarnation>.<req>       accepted and ended requests            stream JOURNAL
+ *   journal.<gateway incarnation>             accepted and ended requests            stream JOURNAL
  *   dead.<component>                          what could not be handled              stream DEAD
  *   query.<component>.<incarnation>.<actor>   questions                              not stored
  */
@@ -44,7 +44,7 @@ export interface Subjects {
   tape(component: Component, incarnation: string): string;
   /** Without a rank: of all. */
   kv(incarnation: string, rank?: number): string;
-  journal(gateway: string, req: string): string;
+  journal(gateway: string): string;
   dead(component: Component): string;
   /** What a stream stores. */
   stored(stream: StreamName): readonly string[];
@@ -108,7 +108,7 @@ function build(namespace: string): Subjects {
     down: ofInstance('down'),
     tape: ofInstance('tape'),
     kv: (incarnation, rank) => `${root}kv.${token(incarnation)}.${rank ?? '*'}`,
-    journal: (gateway, req) => `${root}journal.${token(gateway)}.${token(req)}`,
+    journal: (gateway) => `${root}journal.${token(gateway)}`,
     dead: (component) => `${root}dead.${component}`,
     stored: (stream) => captured[stream].map((tail) => root + tail),
     all: (kind, component) => `${root}${kind}.${component === undefined ? '' : `${component}.`}>`,

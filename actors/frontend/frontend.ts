@@ -46,6 +46,8 @@ export interface FrontendPorts {
   readonly preprocessor: Preprocessor;
   readonly detokenizers: DetokenizerFactory;
   readonly summary: (summary: RequestSummary) => void;
+  /** A request was accepted: from now on it ends exactly once, and `summary` says how. */
+  readonly accepted?: (id: string, prepared: Prepared) => void;
 }
 
 type WorkerNews = Envelope<'Accepted' | 'Refused' | 'Failed' | 'Progress'>;
@@ -197,6 +199,7 @@ export function frontendActor(
       ctx.after(sweepMs, { type: 'Sweep' });
     }
     state.byTicket.set(r.ticket, r.num);
+    ports.accepted?.(r.id, prepared);
     move(r, 'prepare');
     move(r, 'admit');
     askRouter(r, ctx);

@@ -124,6 +124,23 @@ for (const side of [memorySide(), natsSide()]) {
       stop();
     });
 
+    it('stores a message that must follow a certain one, or says that another came first', async () => {
+      const subject = s.journal('gateway-9-a');
+      const put = (n: number, after: number) => a.store(subject, Uint8Array.of(n), `journal-${n}`, 5_000, { after });
+      const first = await put(1, 0);
+      expect(await codeOf(put(2, 0))).to.equal('NET_CONFLICT');
+      const third = await put(3, first);
+      expect(await codeOf(put(4, first))).to.equal('NET_CONFLICT');
+      await a.store(s.journal('gateway-9-b'), Uint8Array.of(9), 'journal-9', 5_000);
+      const found = await b.latest('JOURNAL', s.all('journal'));
+      expect(found.map((last) => [last.subject, ...last.data])).to.have.deep.members([
+        [subject, 3],
+        [s.journal('gateway-9-b'), 9],
+      ]);
+      expect((await b.latest('JOURNAL', subject)).map(({ seq }) => seq)).to.deep.equal([third]);
+      expect(await b.latest('JOURNAL', s.journal('nobody'))).to.deep.equal([]);
+    });
+
     it('keeps on reading after a handler threw, and the message is in DEAD', async () => {
       const to = fresh();
       const gate = new Gate();
@@ -368,10 +385,11 @@ for (const side of [memorySide(), natsSide()]) {
       post.step(gateway.split('.')[1] as string, frame);
       post.frame(worker, gateway, 'Progress', { num: 1, leg: 'decode', worker: 'w', done: 1, total: 2 }, head());
       const load = {
-        incarnation: 'w',
+        incarnation: worker.split('.')[1] as string,
         slots: 1,
         busySlots: 0,
         waiting: 0,
+        queued: 0,
         kvBlocks: 0,
         usedKvBlocks: 0,
         cachedBlocks: 0,
@@ -379,7 +397,7 @@ for (const side of [memorySide(), natsSide()]) {
         rssBytes: 1,
       };
       post.frame(worker, gateway, 'Load', load, head());
-      post.frame(worker, worker, 'Down', { incarnation: 'w', reason: 'spec' }, head());
+      post.frame(worker, worker, 'Down', { incarnation: load.incarnation, reason: 'spec' }, head());
       await gate.until(() => steps.length === 1 && messages.length === 3);
       expect(steps[0]).to.deep.equal(frame);
       expect(messages.map((m) => m.type).sort()).to.deep.equal(['Down', 'Load', 'Progress']);

@@ -102,6 +102,7 @@ export function openAcks(
         const marks = headers();
         marks.set('Nats-Msg-Id', msgId);
         if (options?.rollup === true) marks.set('Nats-Rollup', 'sub');
+        if (options?.after !== undefined) marks.set('Nats-Expected-Last-Subject-Sequence', String(options.after));
         try {
           nc.publish(subject, data, { headers: marks, reply: base + token });
         } catch (error) {

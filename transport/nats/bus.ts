@@ -5,7 +5,7 @@
  */
 import { JetStreamApiError, type JetStreamClient, type JetStreamManager, jetstream } from '@nats-io/jetstream';
 import { headers, type Msg, type NatsConnection, PermissionViolationError } from '@nats-io/transport-node';
-import type { Bus, BusState, KvEntry, Stop } from '../bus.js';
+import type { Bus, BusState, KvEntry, Stop, Stored } from '../bus.js';
 import { realClock } from '../clock.js';
 import { NetError } from '../errors.js';
 import { type Subjects, subjects } from '../subjects.js';
@@ -31,6 +31,7 @@ export interface NatsBus extends Bus {
 
 const closeMs = 2_000;
 const kvMs = 2_000;
+const latestMs = 10_000;
 const silentMs = 1_000;
 /** Every how many looks of the watchdog JetStream is asked whether it is there, and for the broker's clock. */
 const jetstreamEvery = 8;
@@ -327,6 +328,35 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
         filter,
         from,
         onMessage: (m) => handler({ subject: m.subject, seq: m.seq, data: m.data, ageMs: m.ageMs }),
+      }),
+
+    latest: (stream, filter) =>
+      whileUp(filter, async () => {
+        const found: Stored[] = [];
+        let caughtUp: () => void = () => {};
+        let timer: NodeJS.Timeout | undefined;
+        const done = new Promise<void>((resolve, reject) => {
+          caughtUp = resolve;
+          timer = setTimeout(() => reject(new NetError('NET_TIMEOUT', { ms: latestMs, what: filter })), latestMs);
+        });
+        const reading = follow(context, {
+          stream: s.stream(stream),
+          filter,
+          from: 'latest',
+          onMessage: (m) => void found.push({ subject: m.subject, seq: m.seq, data: m.data, ageMs: m.ageMs }),
+          onReset: () => void found.splice(0),
+          onCaughtUp: caughtUp,
+        });
+        try {
+          await Promise.all([reading, done]);
+          return found;
+        } finally {
+          clearTimeout(timer);
+          reading.then(
+            (stop) => stop(),
+            () => {},
+          );
+        }
       }),
 
     put: (key, value) => whileUp(key, async () => (await js.publish(s.key(key), value, { timeout: kvMs })).seq),

@@ -35,6 +35,7 @@ export function checkServer(connection: NatsConnection, url: string): void {
 /** JetStream's error numbers for "no room": messages, bytes, per subject, storage, memory, resources, too many in flight. */
 const full: ReadonlySet<number> = new Set([10023, 10028, 10047, 10054, 10077, 10122, 10123, 10167]);
 const noStream = 10059;
+const wrongLast = 10071;
 const noAccount: ReadonlySet<number> = new Set([10039, 10076, 10035]);
 
 /** What a question to JetStream brings when there is a server but no JetStream. */
@@ -66,6 +67,7 @@ export function netError(error: unknown, what: string): NetError {
 
 function apiError(error: JetStreamApiError, what: string): NetError {
   if (full.has(error.code)) return new NetError('NET_STREAM_FULL', { what: `${what}: ${error.message}` }, error);
+  if (error.code === wrongLast) return new NetError('NET_CONFLICT', { what }, error);
   if (error.code === noStream) return new NetError('NET_NO_STREAM', { what }, error);
   if (noAccount.has(error.code)) return new NetError('NET_NO_JETSTREAM', { url: what }, error);
   return new NetError('NET_REFUSED', { what: `${what}: ${error.message} (${error.code})` }, error);
