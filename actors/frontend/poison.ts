@@ -1,0 +1,32 @@
+/**
+ * Prompts that bring workers down are kept out for a while (decision 0014). A worker's death counts against a request only if that
+ * attempt gave it no token: what was being answered when somebody killed the worker is a victim, not the cause.
+ */
+
+/** Deaths after which a request is given up. */
+export const poisonDeaths = 2;
+const keepOutMs = 10 * 60_000;
+/** Prompts remembered; the one that was found first makes room. */
+const limit = 1_024;
+
+export class PoisonList {
+  readonly #until = new Map<bigint, number>();
+
+  get size(): number {
+    return this.#until.size;
+  }
+
+  add(prompt: bigint, now: number): void {
+    this.#until.delete(prompt);
+    this.#until.set(prompt, now + keepOutMs);
+    if (this.#until.size > limit) this.#until.delete(this.#until.keys().next().value as bigint);
+  }
+
+  has(prompt: bigint, now: number): boolean {
+    const until = this.#until.get(prompt);
+    if (until === undefined) return false;
+    if (until > now) return true;
+    this.#until.delete(prompt);
+    return false;
+  }
+}
