@@ -124,5 +124,6 @@ export function errorHeaders(error: RequestError): Record<string, string> {
       'retry-after-ms': String(Math.max(0, Math.round(error.retryAfterMs))),
     };
   }
-  return error.status < 500 && error.status !== 429 ? { 'x-should-retry': 'false' } : {};
+  const final = error.final === true || (error.status < 500 && error.status !== 429);
+  return final ? { 'x-should-retry': 'false' } : {};
 }

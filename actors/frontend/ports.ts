@@ -32,6 +32,8 @@ export interface RequestError {
   readonly message: string;
   /** Send `retry-after` with it. */
   readonly retryAfterMs?: number;
+  /** The same request would fail again, whatever the status says. */
+  readonly final?: boolean;
 }
 
 export interface Preprocessor {
