@@ -84,7 +84,7 @@ function chosenCells(options: Readonly<Record<string, unknown>>, real: boolean):
 }
 
 /** A cell holds if every stream that can be answered is, with the right text, and nothing is left behind. */
-export function holds({ streams, excused, identical, hung, leaked }: CellResult): boolean {
+function holds({ streams, excused, identical, hung, leaked }: CellResult): boolean {
   return identical === streams - excused && hung === 0 && leaked.length === 0;
 }
 
