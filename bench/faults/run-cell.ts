@@ -63,7 +63,7 @@ const idleMs = 30_000;
 /** Facts of a process are this old at most. */
 const factsAgeMs = 1_600;
 
-export function nodeSettings(phase: Phase, { engine }: Setting): NodeSettings {
+function nodeSettings(phase: Phase, { engine }: Setting): NodeSettings {
   const shape = ['--prefill', '2', '--decode', '2', '--gateway', '2', '--log-level', 'warn'];
   if (engine === 'real') return { flags: [...shape, '--context-tokens', '1024'], env: {} };
   const few = phase === 'queued';
