@@ -7,6 +7,7 @@ import type { AddressInfo, Server as NetServer } from 'node:net';
 import Fastify, { type FastifyInstance } from 'fastify';
 import type { Logger } from 'pino';
 import type { FrontendRequest, RequestSummary } from '../actors/index.js';
+import { trackConnections } from './connections.js';
 import { gatewayError } from './errors.js';
 import type { Exchange } from './exchange.js';
 import { createGatewayMetrics } from './gateway-metrics.js';
@@ -60,6 +61,9 @@ const routes: readonly (readonly [RegExp, string])[] = [
   [/^\/(live|ready|health|metrics)\/?$/, 'GET, HEAD'],
 ];
 
+/** While it takes leave a gateway is not ready, but serves: probes have this long to see it, clients to be told. */
+const leaveMs = 500;
+
 export function createGateway(options: GatewayOptions): Gateway {
   const { models, log } = options;
   const limits = { ...defaultLimits, ...options.limits };
@@ -80,7 +84,9 @@ export function createGateway(options: GatewayOptions): Gateway {
     connectionsCheckingInterval: 1000,
   });
   server.maxConnections = limits.connections;
+  const connections = trackConnections(server);
   const open = new Set<Exchange>();
+  let refusing = false;
   let tickets = 0;
   let stopping: Promise<void> | undefined;
   const context: GenerationContext = {
@@ -95,6 +101,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     submit: options.submit,
     gone: (ticket) => gone.tell(ticket),
     stopping: () => stopping !== undefined,
+    refusing: () => refusing,
     nextTicket: () => ++tickets,
   };
   const app = createApp(server, context, options);
@@ -117,17 +124,13 @@ export function createGateway(options: GatewayOptions): Gateway {
   };
 
   async function drain(deadlineMs: number): Promise<void> {
-    const closed = new Promise<void>((resolve) => {
-      if (server.listening) server.close(() => resolve());
-      else resolve();
-    });
-    server.closeIdleConnections();
     const timer = setTimeout(() => {
+      refusing = true;
       for (const exchange of [...open]) exchange.abandon(gatewayError('GWY_STOPPING'));
       // One more turn, so that the error events leave first.
       setTimeout(() => server.closeAllConnections(), 50);
     }, deadlineMs);
-    await closed;
+    await connections.leave(Math.min(leaveMs, deadlineMs / 2));
     clearTimeout(timer);
     hub.stop();
     gone.stop();

@@ -16,6 +16,8 @@ export interface GenerationContext extends ExchangeContext, StreamContext {
   readonly limits: GatewayLimits;
   readonly tracing: Tracing;
   readonly stopping: () => boolean;
+  /** The drain deadline has passed. Before it even a late request is served: its client had no time to learn. */
+  readonly refusing: () => boolean;
   nextTicket(): number;
 }
 
@@ -29,7 +31,7 @@ function generate(api: Api, request: FastifyRequest, reply: FastifyReply, contex
     const typed = request.headers['content-type'] !== undefined;
     throw new HttpFault(gatewayError(typed ? 'GWY_BODY_EMPTY' : 'GWY_MEDIA_TYPE'));
   }
-  if (context.stopping()) throw new HttpFault(gatewayError('GWY_STOPPING'));
+  if (context.refusing()) throw new HttpFault(gatewayError('GWY_STOPPING'));
   const shape = shapeOf(api, request.body, context.limits.choices);
   if ('status' in shape) throw new HttpFault(shape);
   reply.hijack();
