@@ -169,7 +169,7 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
   return host.tree({
     async drain(deadlineMs) {
       announcement.update({ ...info, draining: true });
-      kernel.tell(frontend, { type: 'Drain' });
+      // The frontend goes on: what still comes in comes from clients that could not know yet.
       await http.stop(deadlineMs);
     },
     facts: () => ({
