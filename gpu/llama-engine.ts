@@ -1,4 +1,4 @@
-import type { BlockRef, PoolRef } from '../transport/index.js';
+import type { BlockRef, KvOp, PoolRef } from '../transport/index.js';
 import { hashFromHex, hashToHex } from './block-hash.js';
 import type { Engine, EngineError, EngineErrorCode, EngineSink, EngineStep, EngineToken, ModelCard } from './engine.js';
 import { type Device, loadNative, type NativeAnswer, type NativeEngine, type NativeStep } from './native.js';
@@ -198,5 +198,17 @@ function unpack(step: NativeStep): EngineStep {
     prefilled: Array.from(rows(step.prefilled, 2), ([key = 0, cachedTokens = 0]) => ({ key, cachedTokens })),
     committed: Array.from(step.committed),
     failed: step.failed.map(([key, code, message]) => ({ key, ...failure(code, message) })),
+    ...(step.cache && { cache: unpackCache(...step.cache) }),
   };
+}
+
+/** The prefix cache is what a prompt is served from without computing: routers count it as the device's, wherever its bytes lie. */
+function unpackCache(runs: Uint32Array, hashes: BigUint64Array): KvOp[] {
+  let at = 0;
+  return Array.from(rows(runs, 2), ([stored, count = 0]) => ({
+    op: stored === 1 ? 'stored' : 'removed',
+    tier: 'device',
+    // A copy each: what is kept or sent must not keep the whole step.
+    hashes: hashes.slice(at, (at += count)),
+  }));
 }

@@ -17,6 +17,8 @@ export interface NativeStep {
   /** key, (index, tokens, offset, bytes)…, (checksum, hash)… */
   readonly exported: readonly (readonly [number, Float64Array, BigUint64Array])[];
   readonly failed: readonly (readonly [number, string, string])[];
+  /** [stored (1) or removed (0), count]… and the hashes of all; absent: the prefix cache did not change. */
+  readonly cache?: readonly [Uint32Array, BigUint64Array];
   readonly died?: readonly [number, string, string];
 }
 

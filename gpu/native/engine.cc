@@ -353,9 +353,11 @@ bool Engine::turn() {
   }
   publish();
   if (stopping_) return worked;
-  if (current_ || start_next()) {
+  // As many short prompts as one chunk may have rows: those that arrive together make one pause in decoding, not one each.
+  for (uint32_t rows = 0; rows < options_.prefill_chunk && !stopping_ && (current_ || start_next());) {
     if (current_->replay.empty()) prompt_call();
     else replay_call();
+    rows += static_cast<uint32_t>(batch_.n_tokens);
     worked = true;
     publish();
   }
@@ -377,6 +379,7 @@ void Engine::publish() {
   uint32_t used = 0;
   for (const Sequence* s : owners_) used += s ? blocks_of(s->kv) : 0;
   used_blocks_ = used;
+  events_.cache = cache_->changes();
   std::lock_guard<std::mutex> lock(mutex_);
   auto cancelled = [&](uint32_t key) {
     auto known = keys_.find(key);

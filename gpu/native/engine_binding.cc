@@ -46,6 +46,7 @@ struct Channel {
     append(pending.prefilled, e.prefilled);
     append(pending.committed, e.committed);
     append(pending.failed, e.failed);
+    append(pending.cache, e.cache);
     schedule();
   }
 
@@ -81,6 +82,22 @@ Napi::Value packed(Napi::Env env, const std::vector<T>& list) {
   auto out = Napi::Uint32Array::New(env, list.size() * (sizeof(T) / 4));
   if (!list.empty()) std::memcpy(out.Data(), list.data(), list.size() * sizeof(T));
   return out;
+}
+
+// [stored, count]… of runs of one kind, and the hashes of all of them.
+Napi::Value cache_changes(Napi::Env env, const std::vector<CacheChange>& changes) {
+  std::vector<uint32_t> runs;
+  auto hashes = Napi::BigUint64Array::New(env, changes.size());
+  for (size_t i = 0; i < changes.size(); i++) {
+    const uint32_t stored = changes[i].stored;
+    if (runs.empty() || runs[runs.size() - 2] != stored) runs.insert(runs.end(), {stored, 0});
+    runs.back()++;
+    hashes[i] = changes[i].hash;
+  }
+  auto pair = Napi::Array::New(env, 2);
+  pair.Set(0u, packed(env, runs));
+  pair.Set(1u, hashes);
+  return pair;
 }
 
 void Channel::deliver(Napi::Env env, Napi::Function f) {
@@ -136,6 +153,7 @@ void Channel::deliver(Napi::Env env, Napi::Function f) {
   auto failed = Napi::Array::New(env, e.failed.size());
   for (uint32_t i = 0; i < e.failed.size(); i++) failed.Set(i, failure(e.failed[i].key, e.failed[i].error));
   step.Set("failed", failed);
+  if (!e.cache.empty()) step.Set("cache", cache_changes(env, e.cache));
   if (end) step.Set("died", failure(0, *end));
   f.Call({step});
 }

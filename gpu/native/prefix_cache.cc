@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <iterator>
+#include <utility>
 
 namespace dynact {
 
@@ -48,6 +49,8 @@ void PrefixCache::put(PromptRef prompt, size_t from, const std::vector<CachedBlo
   std::lock_guard<std::mutex> lock(mutex_);
   const std::vector<Place> here = run(prompt, end);
   if (here.size() < from) return;
+  // At most one leaves for one that enters; taken here, so that nothing fails halfway.
+  changes_.reserve(changes_.size() + 2 * (end - here.size()));
   for (size_t i = here.size(); i-- > 0;) lru_.splice(lru_.begin(), lru_, here[i]);
   Place before = here.empty() ? lru_.end() : here.back();
   for (size_t i = here.size(); i < end; i++) {
@@ -60,14 +63,21 @@ void PrefixCache::put(PromptRef prompt, size_t from, const std::vector<CachedBlo
     std::memcpy(fresh.front().tokens.data(), prompt.tokens + i * kBlockTokens, sizeof fresh.front().tokens);
     if (victim != lru_.end()) {
       gone.push_back(std::move(victim->bytes));
+      changes_.push_back({victim->hash, false});
       index_.erase(victim->hash);
       lru_.erase(victim);
     }
     index_[prompt.hashes[i]] = fresh.begin();
+    changes_.push_back({prompt.hashes[i], true});
     const Place at = before == lru_.end() ? lru_.begin() : std::next(before);
     lru_.splice(at, fresh);
     before = std::prev(at);
   }
+}
+
+std::vector<CacheChange> PrefixCache::changes() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(changes_, {});
 }
 
 size_t PrefixCache::blocks() const {

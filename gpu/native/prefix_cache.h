@@ -25,6 +25,12 @@ struct PromptRef {
   const int32_t* tokens;
 };
 
+// A block entered or left; its hash is chained, so it names the whole prefix.
+struct CacheChange {
+  uint64_t hash;
+  bool stored;
+};
+
 class PrefixCache {
  public:
   PrefixCache(size_t block_bytes, size_t max_bytes);
@@ -40,6 +46,8 @@ class PrefixCache {
   std::shared_ptr<uint8_t> allocate() { return arena_->take(); }
   size_t blocks() const;
   size_t capacity() const { return max_blocks_; }
+  // What entered and left since the last call, in order.
+  std::vector<CacheChange> changes();
 
  private:
   struct Entry {
@@ -58,6 +66,7 @@ class PrefixCache {
   std::list<Entry> lru_;  // most recently used first; a prefix always before what follows it
   std::unordered_map<uint64_t, Place> index_;
   uint64_t serials_ = 0;
+  std::vector<CacheChange> changes_;
 };
 
 }  // namespace dynact

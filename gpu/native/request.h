@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kv_fetch.h"
+#include "prefix_cache.h"
 #include "sampler.h"
 
 namespace dynact {
@@ -89,9 +90,11 @@ struct StepEvents {
   std::vector<Prefilled> prefilled;
   std::vector<uint32_t> committed;
   std::vector<Failed> failed;
+  std::vector<CacheChange> cache;
 
   bool empty() const {
-    return tokens.empty() && progress.empty() && exported.empty() && prefilled.empty() && committed.empty() && failed.empty();
+    return tokens.empty() && progress.empty() && exported.empty() && prefilled.empty() && committed.empty() && failed.empty() &&
+           cache.empty();
   }
 };
 

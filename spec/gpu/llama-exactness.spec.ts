@@ -1,4 +1,5 @@
 import { expect } from 'chai';
+import { sequenceHashes } from '../../gpu/index.js';
 import { defaultModelFile, greedy, openRig, prompt, type Rig, seeded, tinyModelFile } from './llama-rig.js';
 
 const lengths = [1, 5, 63, 64, 65, 100, 128, 200, 256, 300, 331, 450];
@@ -38,6 +39,8 @@ function exactness(path: () => string, prompts: number): void {
       expect(cached.map((result) => result.cached)).to.deep.equal(
         inputs.map((i) => Math.floor((input(i).length - 1) / 64) * 64),
       );
+      expect(batch.held.size).to.equal(batch.engine.load().cachedBlocks);
+      expect(batch.held).to.deep.equal(new Set(inputs.flatMap((i) => [...sequenceHashes(input(i), 64, '')])));
 
       for (const pass of ['cold', 'with both caches warm']) {
         for (const i of inputs) {

@@ -4,7 +4,7 @@ import { homedir, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createLlamaEngine, type EngineRequest, type LlamaEngine, type LlamaEngineOptions } from '../../gpu/index.js';
 import { writeTinyModel } from '../../gpu/tiny-model.js';
-import type { BlockRef, Handoff, Sampling } from '../../transport/index.js';
+import type { BlockRef, Handoff, KvOp, Sampling } from '../../transport/index.js';
 
 export const greedy: Sampling = {
   temperature: 0,
@@ -66,6 +66,8 @@ export interface Sender {
 export interface Rig {
   readonly engine: LlamaEngine;
   readonly steps: () => number;
+  /** Blocks of the prefix cache by what the engine has said of them. */
+  readonly held: ReadonlySet<bigint>;
   generate(prompt: Uint32Array, sampling: Sampling, options?: Partial<EngineRequest>): Promise<Result>;
   /** Prefill at `from`, decode here: what comes out of both together. */
   receive(from: Sender, prompt: Uint32Array, sampling: Sampling, options?: ReceiveOptions): Promise<Result>;
@@ -111,9 +113,19 @@ export async function openRig(path: string, options: Partial<LlamaEngineOptions>
     entry.done({ tokens, cached, blocks, ...(failed === undefined ? {} : { failed }) });
   };
   let steps = 0;
+  const held = new Set<bigint>();
+  const apply = (op: KvOp) => {
+    if (op.op === 'cleared') throw new Error('a running cache is not cleared');
+    for (const hash of op.hashes) {
+      if (held.has(hash) !== (op.op === 'removed')) throw new Error(`${op.op} says nothing new`);
+      if (op.op === 'stored') held.add(hash);
+      else held.delete(hash);
+    }
+  };
   engine.start({
     step(step) {
       steps++;
+      step.cache?.forEach(apply);
       for (const { key, blocks } of step.exported) waiting.get(key)?.blocks.push(...blocks);
       for (const [key, , , cached] of step.progress) {
         const entry = waiting.get(key);
@@ -155,6 +167,7 @@ export async function openRig(path: string, options: Partial<LlamaEngineOptions>
   return {
     engine,
     steps: () => steps,
+    held,
     generate(tokens, sampling, extra = {}) {
       const asked = request(++keys, tokens, sampling, extra);
       const result = wait(asked, false);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <set>
 #include <unistd.h>
 
 #include "../block_hash.h"
@@ -85,6 +86,7 @@ struct Rig {
   std::map<uint32_t, std::vector<BlockDesc>> exported;
   std::map<uint32_t, Error> failed;
   std::map<uint32_t, int> prefilled, committed, events;
+  std::set<uint64_t> held;  // the prefix cache, by what was said of it
   uint64_t steps = 0;
 
   explicit Rig(EngineOptions o = {}, bool threaded = false) {
@@ -122,6 +124,7 @@ struct Rig {
     for (auto& x : e.progress) cached[x.key] = x.cached, events[x.key]++;
     for (auto& x : e.prefilled) prefilled[x.key]++, events[x.key]++;
     for (uint32_t k : e.committed) committed[k]++, events[k]++;
+    for (const CacheChange& c : e.cache) CHECK(c.stored ? held.insert(c.hash).second : held.erase(c.hash) == 1);
     for (auto& x : e.failed) failed.emplace(x.key, x.error), events[x.key]++;
     news.notify_all();
   }
@@ -203,6 +206,7 @@ void batching_equals_alone(uint64_t seed) {
     const auto whole = static_cast<uint32_t>((r.prompt.size() - 1) / kBlockTokens * kBlockTokens);
     CHECK(rig.cached[key + 100] == whole);
   }
+  CHECK(!rig.held.empty() && rig.held.size() == rig.engine->load().cached_blocks);
   EngineLoad load = rig.engine->load();
   CHECK(load.busy_slots == 0 && load.waiting == 0 && load.used_blocks == 0);
 }
@@ -497,9 +501,13 @@ void a_small_cache_keeps_prefixes() {
   CHECK(cache.find({h, t.data()}, 6).size() == 2);
   cache.put({h, t.data()}, 2, {six[2], six[3]});
   CHECK(cache.find({h, t.data()}, 6).size() == 3 && cache.find({other, t.data()}, 1).empty());
+  // What was said of it is what it holds: a prefix that shrank, grew again, and outlived a stranger.
+  std::set<uint64_t> held;
+  for (const CacheChange& c : cache.changes()) CHECK(c.stored ? held.insert(c.hash).second : held.erase(c.hash) == 1);
+  CHECK((held == std::set<uint64_t>{1, 2, 3}) && cache.changes().empty());
   PrefixCache none(16, 15);
   none.put({h, t.data()}, 0, six);
-  CHECK(none.blocks() == 0 && none.find({h, t.data()}, 1).empty() && none.capacity() == 0);
+  CHECK(none.changes().empty() && none.blocks() == 0 && none.find({h, t.data()}, 1).empty() && none.capacity() == 0);
 }
 
 // Every allocation in turn fails: a typed refusal, nothing held, and the next request is served.
