@@ -205,10 +205,9 @@ function unpack(step: NativeStep): EngineStep {
 /** The prefix cache is what a prompt is served from without computing: routers count it as the device's, wherever its bytes lie. */
 function unpackCache(runs: Uint32Array, hashes: BigUint64Array): KvOp[] {
   let at = 0;
-  return Array.from(rows(runs, 2), ([stored, count = 0]) => ({
-    op: stored === 1 ? 'stored' : 'removed',
-    tier: 'device',
-    // A copy each: what is kept or sent must not keep the whole step.
-    hashes: hashes.slice(at, (at += count)),
-  }));
+  return Array.from(rows(runs, 2), ([stored, count = 0]) => {
+    const from = at;
+    at += count;
+    return { op: stored === 1 ? 'stored' : 'removed', tier: 'device', hashes: hashes.slice(from, at) };
+  });
 }
