@@ -1,6 +1,6 @@
 // The engine: one thread that owns one llama_context and batches continuously. Rules (measured, docs/decisions/0003):
 //  - one stream per sequence; decoding sequences sit in consecutive ascending slots, moved by state copy when a hole splits them;
-//  - prefill and decode never share a llama_decode call, and at most one prefill chunk runs between two decode calls;
+//  - prefill and decode never share a llama_decode call, and at most `prefill_chunk` rows of prompts begin between two decode calls;
 //  - chunk boundaries depend on the request alone: whole blocks of 64 in chunks that end at multiples of `prefill_chunk`, the
 //    remainder in a call of its own, tokens that were generated before in calls of fewer than 64 rows;
 //  - with several threads no call has a single row of a long sequence (`decode`).
