@@ -30,6 +30,7 @@ import {
 import type { RunningTree, WorkerBoot } from '../boot.js';
 import { actorLogs, processLogger } from '../process-log.js';
 import { openEngine } from './engine.js';
+import { openCacheReports } from './kv-reports.js';
 import { openProcess, within } from './process.js';
 
 const factsMs = 500;
@@ -59,9 +60,14 @@ export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
   host.afterActors(() => engine.stop());
   host.faults?.engine(engine);
 
+  const cache = openCacheReports(bus, role, incarnation, engine);
+  host.onEnd(() => cache.stop());
   const gpu: Ref<GpuMessage> = kernel.spawn(
     gpuActor(engine, (self) => ({
-      step: (step) => void kernel.tell(self, { type: 'EngineStepped', step }),
+      step(step) {
+        kernel.tell(self, { type: 'EngineStepped', step });
+        if (step.cache !== undefined) cache.report(step.cache);
+      },
       died: (error) => void kernel.tell(self, { type: 'EngineDied', error }),
     })),
     address(role, incarnation, 'gpu'),
