@@ -24,6 +24,7 @@ export type {
   Usage,
 } from './frontend/ports.js';
 export { type GpuMessage, type GpuNews, gpuActor } from './gpu/gpu.js';
+export { type JournalMessage, journalActor } from './journal/journal.js';
 export type {
   Behaviour,
   Ctx,
@@ -38,7 +39,6 @@ export type {
 } from './kernel/contract.js';
 export type { Dispatcher, Runnable } from './kernel/dispatcher.js';
 export type { ActorErrorCode } from './kernel/errors.js';
-export { type JournalMessage, journalActor } from './journal/journal.js';
 export { createKernel, type KernelOptions } from './kernel/kernel.js';
 export { type SeededDispatcher, seededDispatcher } from './kernel/seeded-dispatcher.js';
 export { type SystemWorldOptions, systemWorld } from './kernel/system-world.js';
@@ -54,5 +54,5 @@ export { prefillActor } from './prefill/prefill.js';
 export type { RefusalCode, RefusalMeaning } from './refusals.js';
 export { type RegistryMessage, registryActor } from './registry/registry.js';
 export type { RoutingMode } from './router/policy.js';
-export { type RouterConfig, type RouterMessage, routerActor } from './router/router.js';
+export { type RouterConfig, type RouterFacts, type RouterMessage, routerActor } from './router/router.js';
 export type { WorkerConfig, WorkerFacts, WorkerMessage } from './worker/worker.js';

@@ -7,8 +7,8 @@ import type { RequestError } from './frontend/ports.js';
 export interface RefusalMeaning {
   /** Another worker may succeed: the request migrates. */
   readonly elsewhere: boolean;
-  /** The worker is at fault: keep it out of routing for a while. */
-  readonly inhibit: boolean;
+  /** Who is at fault, and kept out of routing for a while: the worker, or what lies between the two of a pair. */
+  readonly inhibit: 'no' | 'worker' | 'pair';
   /** The worker will not come back under this incarnation: drop it from view. */
   readonly drop: boolean;
   /** HTTP status when no attempt is left. */
@@ -17,7 +17,13 @@ export interface RefusalMeaning {
   readonly text: string;
 }
 
-const row = (elsewhere: boolean, inhibit: boolean, drop: boolean, status: number, text: string): RefusalMeaning => ({
+const row = (
+  elsewhere: boolean,
+  inhibit: RefusalMeaning['inhibit'],
+  drop: boolean,
+  status: number,
+  text: string,
+): RefusalMeaning => ({
   elsewhere,
   inhibit,
   drop,
@@ -27,45 +33,48 @@ const row = (elsewhere: boolean, inhibit: boolean, drop: boolean, status: number
 
 export const refusals = {
   // the engine
-  GPU_FULL: row(true, false, false, 529, 'All workers for this model are full.'),
-  GPU_TOO_LONG: row(false, false, false, 400, '%s'),
-  GPU_BAD_REQUEST: row(false, false, false, 400, '%s'),
-  GPU_UNKNOWN_KEY: row(true, false, false, 503, 'The worker lost the request.'),
-  GPU_DECODE_FAILED: row(true, true, false, 503, 'The engine failed on this request.'),
-  GPU_HANDOFF_MISMATCH: row(true, true, false, 503, 'The KV hand-off failed verification.'),
-  GPU_HANDOFF_GONE: row(true, false, false, 503, 'The KV hand-off was lost.'),
-  GPU_POOL_FULL: row(true, false, false, 529, 'The prefill worker has no room to hand over KV.'),
-  GPU_STOPPED: row(true, false, true, 503, 'The engine stopped.'),
+  GPU_FULL: row(true, 'no', false, 529, 'All workers for this model are full.'),
+  GPU_TOO_LONG: row(false, 'no', false, 400, '%s'),
+  GPU_BAD_REQUEST: row(false, 'no', false, 400, '%s'),
+  GPU_UNKNOWN_KEY: row(true, 'no', false, 503, 'The worker lost the request.'),
+  GPU_DECODE_FAILED: row(true, 'worker', false, 503, 'The engine failed on this request.'),
+  GPU_HANDOFF_MISMATCH: row(true, 'pair', false, 503, 'The KV hand-off failed verification.'),
+  GPU_HANDOFF_GONE: row(true, 'pair', false, 503, 'The KV hand-off was lost.'),
+  GPU_POOL_FULL: row(true, 'no', false, 529, 'The prefill worker has no room to hand over KV.'),
+  GPU_STOPPED: row(true, 'no', true, 503, 'The engine stopped.'),
   // the worker
-  WRK_DRAINING: row(true, false, true, 503, 'The worker is shutting down.'),
-  WRK_WRONG_MODEL: row(true, false, false, 503, 'The worker serves another model.'),
-  WRK_WRONG_INCARNATION: row(true, false, true, 503, 'The worker was restarted.'),
-  WRK_EXPIRED: row(false, false, false, 504, 'The deadline of the request passed before a worker took it.'),
-  WRK_TOO_MANY: row(true, false, false, 529, 'The worker holds as many requests as it may.'),
-  WRK_GRANT_LAPSED: row(true, false, false, 503, 'The prompt was not computed in time.'),
-  WRK_MALFORMED: row(false, false, false, 500, 'A worker could not read the request.'),
+  WRK_DRAINING: row(true, 'no', true, 503, 'The worker is shutting down.'),
+  WRK_WRONG_MODEL: row(true, 'no', false, 503, 'The worker serves another model.'),
+  WRK_WRONG_INCARNATION: row(true, 'no', true, 503, 'The worker was restarted.'),
+  WRK_EXPIRED: row(false, 'no', false, 504, 'The deadline of the request passed before a worker took it.'),
+  WRK_TOO_MANY: row(true, 'no', false, 529, 'The worker holds as many requests as it may.'),
+  WRK_GRANT_LAPSED: row(true, 'pair', false, 503, 'The prompt was not computed in time.'),
+  WRK_MALFORMED: row(false, 'no', false, 500, 'A worker could not read the request.'),
   /** Handling a message of the request threw: on this worker, and where nothing was computed yet, repeatedly. */
-  WRK_FAILED: row(true, false, false, 500, 'A worker failed on the request.'),
-  WRK_POISON: row(false, false, false, 500, 'Workers failed on the request each time they tried.'),
+  WRK_FAILED: row(true, 'no', false, 500, 'A worker failed on the request.'),
+  WRK_POISON: row(false, 'no', false, 500, 'Workers failed on the request each time they tried.'),
   // what the frontend sees by itself
-  WORKER_DOWN: row(true, false, true, 503, 'The worker died.'),
-  ACCEPT_TIMEOUT: row(true, true, false, 503, 'The worker did not answer in time.'),
-  FIRST_TOKEN_TIMEOUT: row(true, true, false, 504, 'No token came in time.'),
-  TOKEN_TIMEOUT: row(true, true, false, 504, 'The tokens stopped coming.'),
-  STREAM_BROKEN: row(true, true, false, 503, 'The token stream broke.'),
-  QUEUE_TIMEOUT: row(false, false, false, 503, 'No worker became free in time.'),
-  TOTAL_TIMEOUT: row(false, false, false, 504, 'The request took longer than it may.'),
-  NO_WORKER: row(false, false, false, 503, 'No worker serves this model at the moment.'),
-  TOO_MANY_CHOICES: row(false, false, false, 400, 'n is larger than the number of slots of a worker.'),
-  QUEUE_FULL: row(false, false, false, 529, 'Too many requests are waiting.'),
-  GATEWAY_FULL: row(false, false, false, 529, 'This gateway holds as many requests as it may.'),
-  BROKER_DOWN: row(false, false, false, 503, 'The message broker is away.'),
-  DRAINING: row(false, false, false, 503, 'This gateway is shutting down.'),
-  NET_OUTBOX_FULL: row(false, false, false, 503, 'Too many messages wait for the broker.'),
+  WORKER_SILENT: row(true, 'worker', false, 503, 'The worker fell silent.'),
+  ENGINE_WEDGED: row(true, 'worker', false, 503, 'The engine of the worker stands still.'),
+  WORKER_DOWN: row(true, 'no', true, 503, 'The worker died.'),
+  ACCEPT_TIMEOUT: row(true, 'worker', false, 503, 'The worker did not answer in time.'),
+  FIRST_TOKEN_TIMEOUT: row(true, 'worker', false, 504, 'No token came in time.'),
+  TOKEN_TIMEOUT: row(true, 'worker', false, 504, 'The tokens stopped coming.'),
+  STREAM_BROKEN: row(true, 'worker', false, 503, 'The token stream broke.'),
+  POISON_PROMPT: row(false, 'no', false, 500, 'Workers died of this prompt; it is kept out for 10 minutes.'),
+  QUEUE_TIMEOUT: row(false, 'no', false, 503, 'No worker became free in time.'),
+  TOTAL_TIMEOUT: row(false, 'no', false, 504, 'The request took longer than it may.'),
+  NO_WORKER: row(false, 'no', false, 503, 'No worker serves this model at the moment.'),
+  TOO_MANY_CHOICES: row(false, 'no', false, 400, 'n is larger than the number of slots of a worker.'),
+  QUEUE_FULL: row(false, 'no', false, 529, 'Too many requests are waiting.'),
+  GATEWAY_FULL: row(false, 'no', false, 529, 'This gateway holds as many requests as it may.'),
+  BROKER_DOWN: row(false, 'no', false, 503, 'The message broker is away.'),
+  DRAINING: row(false, 'no', false, 503, 'This gateway is shutting down.'),
+  NET_OUTBOX_FULL: row(false, 'no', false, 503, 'Too many messages wait for the broker.'),
   // Every worker is reached through the same broker: trying another one would only take longer.
-  NET_REFUSED: row(false, false, false, 503, 'The message broker refused a message; its store may be full.'),
-  NET_TIMEOUT: row(true, false, false, 503, 'The broker did not store a message in time.'),
-  INTERNAL: row(true, false, false, 500, 'Something went wrong inside.'),
+  NET_REFUSED: row(false, 'no', false, 503, 'The message broker refused a message; its store may be full.'),
+  NET_TIMEOUT: row(true, 'no', false, 503, 'The broker did not store a message in time.'),
+  INTERNAL: row(true, 'worker', false, 500, 'Something went wrong inside.'),
 } as const satisfies Record<string, RefusalMeaning>;
 
 export type RefusalCode = keyof typeof refusals;
@@ -87,5 +96,6 @@ export function clientError(code: string, detail: string): RequestError {
     param: null,
     message: text.replace('%s', () => detail),
     ...(waiting ? { retryAfterMs: 1000 } : {}),
+    ...(code === 'POISON_PROMPT' ? { final: true } : {}),
   };
 }

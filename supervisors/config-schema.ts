@@ -143,6 +143,22 @@ export const ConfigSchema = group({
       default: 1024,
       description: 'requests that may wait for a worker, per gateway; one more is told 529',
     }),
+    silentMs: count(500, hour, {
+      default: 1500,
+      description:
+        'a worker that says nothing for longer gets no requests, and those it has go elsewhere; it beats every 250 ms',
+    }),
+    stuckMs: count(500, hour, {
+      default: 5000,
+      description:
+        'the same for an engine that takes no step while it has work; at least three times its longest step, and silentMs for the mock',
+    }),
+    inhibitMs: count(0, hour, {
+      default: 5000,
+      alias: [{ name: 'DYN_RUNTIME_INHIBITED_DURATION_SECS', times: 1000 }],
+      description:
+        'a worker that failed is out of routing this long, twice as long each time, at most a minute; 0 = never',
+    }),
   }),
   deadlines: group({
     acceptMs: count(1, hour, { default: 2000, description: 'a worker says Accepted or refuses; it only takes a look' }),

@@ -162,6 +162,8 @@ export const bodies = {
     slots: Count,
     busySlots: Count,
     waiting: Count,
+    /** Of `busySlots` and `waiting`, those the engine has work for: a slot granted to a request that is computed elsewhere is idle. */
+    queued: Count,
     kvBlocks: Count,
     usedKvBlocks: Count,
     cachedBlocks: Count,

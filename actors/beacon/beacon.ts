@@ -2,18 +2,20 @@
 import type { EngineLimits, EngineLoad } from '../../gpu/index.js';
 import type { GpuMessage } from '../gpu/gpu.js';
 import type { Behaviour, Ref } from '../kernel/contract.js';
+import { beatMs } from '../registry/liveness.js';
+import type { WorkerFacts, WorkerMessage } from '../worker/worker.js';
 
 export type BeaconMessage =
   | { readonly type: 'Beat' }
   | { readonly type: 'Load'; readonly load: EngineLoad }
+  | { readonly type: 'Jobs'; readonly load: EngineLoad; readonly granted: number }
   | { readonly type: 'Late' };
-
-const beatMs = 250;
 
 export function beaconActor(
   incarnation: string,
   limits: EngineLimits,
   gpu: Ref<GpuMessage>,
+  worker: Ref<WorkerMessage>,
   rssBytes: () => number,
 ): Behaviour<BeaconMessage, null> {
   return {
@@ -33,6 +35,15 @@ export function beaconActor(
           () => ({ type: 'Late' }),
         );
       } else if (message.type === 'Load') {
+        const { load } = message;
+        ctx.ask<WorkerMessage, WorkerFacts>(
+          worker,
+          (replyTo) => ({ type: 'FactsAsk', replyTo }),
+          beatMs,
+          ({ granted }) => ({ type: 'Jobs', load, granted }),
+          () => ({ type: 'Late' }),
+        );
+      } else if (message.type === 'Jobs') {
         const { busySlots, waiting, usedKvBlocks, cachedBlocks, steps } = message.load;
         const { slots, kvBlocks } = limits;
         const body = {
@@ -40,6 +51,7 @@ export function beaconActor(
           slots,
           busySlots,
           waiting,
+          queued: Math.max(0, busySlots + waiting - message.granted),
           kvBlocks,
           usedKvBlocks,
           cachedBlocks,

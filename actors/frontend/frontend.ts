@@ -2,6 +2,7 @@
  * The frontend actor owns every request of its gateway from accept to end (design 5.1). Workers and router are asked, the
  * client is told; a leg that fails is replaced by the next attempt with prompt + tokens already delivered (design 5.4).
  */
+import { hashToHex, sequenceHashes } from '../../gpu/index.js';
 import {
   type Address,
   address,
@@ -13,8 +14,10 @@ import {
 } from '../../transport/index.js';
 import type { Behaviour, Ctx, Ref } from '../kernel/contract.js';
 import { clientError, meaningOf, type RefusalCode } from '../refusals.js';
-import type { RouterMessage, RouterReply } from '../router/router.js';
+import type { Suspicion } from '../registry/liveness.js';
+import type { RouterMessage, RouterReply, WorkerLoss } from '../router/router.js';
 import { type Arrival, arrive } from './delivery.js';
+import { PoisonList, poisonDeaths } from './poison.js';
 import type {
   DetokenizerFactory,
   FrontendRequest,
@@ -24,6 +27,7 @@ import type {
   TokenLogprob,
 } from './ports.js';
 import { type ChoiceState, nextPhase, type PhaseEvent, type Placement, type Request } from './request.js';
+import { RetryBudget, type RetryBudgetConfig } from './retries.js';
 import { stopScanner } from './stop-strings.js';
 
 export interface FrontendConfig {
@@ -38,6 +42,8 @@ export interface FrontendConfig {
   /** Attempts a request may use in all. */
   readonly attempts: number;
   readonly maxRequests: number;
+  /** Attempts of all requests together, beyond their first. */
+  readonly retries: RetryBudgetConfig;
   /** While the broker is away deadlines pause for at most this long. */
   readonly brokerOutageMs: number;
 }
@@ -46,6 +52,8 @@ export interface FrontendPorts {
   readonly preprocessor: Preprocessor;
   readonly detokenizers: DetokenizerFactory;
   readonly summary: (summary: RequestSummary) => void;
+  /** A prompt that brought workers down, by the hash of its tokens: for the dead letters. */
+  readonly poison?: (id: string, model: string, prompt: bigint, detail: string) => void;
   /** A request was accepted: from now on it ends exactly once, and `summary` says how. */
   readonly accepted?: (id: string, prepared: Prepared) => void;
 }
@@ -57,9 +65,13 @@ export type FrontendMessage =
   | RouterReply
   | WorkerNews
   | { readonly type: 'Frame'; readonly frame: StepFrame }
-  | { readonly type: 'WorkerGone'; readonly incarnation: string; readonly reason: string }
+  | WorkerLoss
+  /** Who has sent frames since the last time it was asked? */
+  | { readonly type: 'HeardFrom'; readonly replyTo: Ref<{ readonly workers: readonly string[] }> }
   | { readonly type: 'Broker'; readonly up: boolean }
   | { readonly type: 'Drain' }
+  /** Its turn in the retry budget has come. */
+  | { readonly type: 'Again'; readonly num: number; readonly attempt: number }
   | { readonly type: 'Sweep' }
   | {
       readonly type: 'Undelivered';
@@ -86,6 +98,8 @@ export interface FrontendFacts {
   readonly stale: number;
   readonly conflicts: number;
   readonly migrations: number;
+  /** Prompts that are kept out because workers died of them. */
+  readonly poisoned: number;
 }
 
 export interface FrontendState {
@@ -93,14 +107,20 @@ export interface FrontendState {
   readonly byTicket: Map<number, number>;
   /** Last step frame of each worker: a hole means tokens were lost on the way. */
   readonly frames: Map<string, number>;
+  /** Workers that sent frames since the registry last asked. */
+  readonly heard: Set<string>;
   nextNum: number;
   accepted: number;
   stale: number;
   conflicts: number;
   migrations: number;
+  readonly retries: RetryBudget;
+  readonly poison: PoisonList;
   draining: boolean;
   /** A Sweep is on its way. */
   sweeping: boolean;
+  /** When deadlines were looked at last. */
+  sweptAt: number;
   brokerDownAt: number | undefined;
   /** How often the broker has been away. */
   outages: number;
@@ -110,6 +130,8 @@ export interface FrontendState {
 
 /** How often deadlines are checked: a tenth of the shortest default. */
 const sweepMs = 100;
+/** A sweep that is later than this was held up with the whole process: deadlines did not run meanwhile. */
+const frozenMs = 250;
 /** A request that waits longer than this gets its headers, so that keep-alive comments can flow. */
 const beginAfterMs = 1_000;
 const resyncMs = 1_000;
@@ -156,6 +178,10 @@ export function frontendActor(
 
     const { prepared } = outcome;
     const now = clock(state, ctx);
+    if (state.poison.size > 0 && state.poison.has(identity(prepared), now)) {
+      stream.fail(clientError('POISON_PROMPT', ''));
+      return;
+    }
     const r: Request = {
       num: state.nextNum++,
       ticket: message.ticket,
@@ -183,6 +209,8 @@ export function frontendActor(
       queueBy: now + config.queueMs,
       quietSince: now,
       failures: 0,
+      deaths: 0,
+      servedBefore: 0,
       outages: state.outages,
       phaseBy: now + config.queueMs,
       totalBy: now + config.totalMs,
@@ -196,6 +224,7 @@ export function frontendActor(
     state.requests.set(r.num, r);
     if (!state.sweeping) {
       state.sweeping = true;
+      state.sweptAt = ctx.now();
       ctx.after(sweepMs, { type: 'Sweep' });
     }
     state.byTicket.set(r.ticket, r.num);
@@ -246,7 +275,7 @@ export function frontendActor(
     r.placement = { prefill: reply.prefill, decode: reply.decode };
     r.dispatchedAt = now;
     r.outages = state.outages;
-    r.prefillReleased = reply.prefill === undefined;
+    r.prefillReleased = false;
     r.acceptBy = now + config.acceptMs;
     // The line is behind it: only the worker's answer is awaited now.
     r.phaseBy = Number.POSITIVE_INFINITY;
@@ -320,28 +349,55 @@ export function frontendActor(
   function lost(state: FrontendState, r: Request, code: string, detail: string, worker: string, ctx: C): void {
     const meaning = meaningOf(code);
     // A full worker is nobody's failure: wait in line again, and let the router know what it did not see.
-    if (code === 'GPU_FULL' || code === 'GPU_POOL_FULL' || code === 'WRK_TOO_MANY') {
+    const full = code === 'GPU_FULL' || code === 'GPU_POOL_FULL' || code === 'WRK_TOO_MANY';
+    if (full) {
       ctx.tell(router, { type: 'Full', incarnation: worker });
     } else {
       r.failures++;
       // What the broker lost with its memory is no worker's fault, and the only worker may be the one to serve it.
-      if (r.outages === state.outages) r.tried.add(worker);
+      // One that is silent may well be: the router keeps it out as long as it is.
+      if (r.outages === state.outages && !Object.hasOwn(suspicions, code)) r.tried.add(worker);
+      // Nor is anything a worker's fault that fails while the broker is away.
+      const fair = r.outages === state.outages && state.brokerDownAt === undefined;
+      if (fair) ctx.tell(router, { type: 'Release', num: r.num, attempt: r.attempt, end: { worker, code } });
       r.queueBy = clock(state, ctx) + config.queueMs;
+    }
+    if (code === 'WORKER_DOWN' && tokensOf(r) === r.servedBefore && ++r.deaths >= poisonDeaths) {
+      poison(state, r, detail, ctx);
+      return;
     }
     if (!meaning.elsewhere || r.failures >= config.attempts) {
       fail(state, r, code, detail, ctx);
       return;
     }
     ctx.log.warn('attempt lost', { req: r.id, attempt: r.attempt, phase: r.phase, worker, code });
-    abandon(state, r, worker, ctx);
+    // A worker that failed by its silence is told too: it may go on with the request.
+    abandon(state, r, meaning.inhibit === 'no' ? worker : undefined, ctx);
     move(r, 'lost');
     state.migrations++;
     r.attempt++;
     r.placement = undefined;
     r.resyncing = false;
+    r.servedBefore = tokensOf(r);
     for (const choice of r.choices) choice.early = [];
     move(r, 'requeue');
-    askRouter(r, ctx);
+    const { num, attempt } = r;
+    const waitMs = full ? 0 : state.retries.take(clock(state, ctx));
+    if (waitMs === 0) askRouter(r, ctx);
+    else {
+      r.phaseBy = r.queueBy;
+      r.acceptBy = Number.POSITIVE_INFINITY;
+      ctx.after(waitMs, { type: 'Again', num, attempt });
+    }
+  }
+
+  /** Workers died of it: it must not take the rest of the fleet with it. */
+  function poison(state: FrontendState, r: Request, detail: string, ctx: C): void {
+    const prompt = identity(r.prepared);
+    state.poison.add(prompt, clock(state, ctx));
+    ctx.log.error('a prompt brought workers down', { req: r.id, deaths: r.deaths, prompt: hashToHex(prompt) });
+    ports.poison?.(r.id, r.prepared.model, prompt, detail);
+    fail(state, r, 'POISON_PROMPT', '', ctx);
   }
 
   /** Tells every leg of the current attempt, except one that is dead anyway, and gives the units back. */
@@ -361,7 +417,7 @@ export function frontendActor(
   }
 
   function complete(state: FrontendState, r: Request, ctx: C): void {
-    ctx.tell(router, { type: 'Release', num: r.num, attempt: r.attempt });
+    ctx.tell(router, { type: 'Release', num: r.num, attempt: r.attempt, end: 'served' });
     if (r.placement) {
       const body = { reply: replyOf(r) };
       const { prefill, decode } = r.placement;
@@ -402,6 +458,7 @@ export function frontendActor(
     // A worker counts its frames to this gateway from 1.
     const last = state.frames.get(worker) ?? 0;
     state.frames.set(worker, seq);
+    state.heard.add(worker);
     const now = clock(state, ctx);
     for (const item of items) {
       const r = state.requests.get(item.num);
@@ -577,6 +634,10 @@ export function frontendActor(
     state.sweeping = state.requests.size > 0;
     if (!state.sweeping) return;
     ctx.after(sweepMs, { type: 'Sweep' });
+    const heldUp = ctx.now() - state.sweptAt - sweepMs;
+    state.sweptAt = ctx.now();
+    // Whoever stood still himself has read nothing: what came meanwhile is still in the socket.
+    if (heldUp > frozenMs && state.brokerDownAt === undefined) state.paused += heldUp;
     if (state.brokerDownAt !== undefined) {
       if (ctx.now() - state.brokerDownAt < config.brokerOutageMs) return;
       for (const r of [...state.requests.values()]) fail(state, r, 'BROKER_DOWN', '', ctx);
@@ -616,13 +677,13 @@ export function frontendActor(
     return r.phase === 'prefilling' && prefill !== undefined ? prefill : decode;
   }
 
-  function workerGone(state: FrontendState, incarnation: string, reason: string, ctx: C): void {
-    state.frames.delete(incarnation);
+  /** Nothing will come from this worker, or nothing in time. */
+  function workerLost(state: FrontendState, incarnation: string, code: RefusalCode, reason: string, ctx: C): void {
     for (const r of [...state.requests.values()]) {
       const { prefill, decode } = r.placement ?? {};
-      // P's death matters only until D has the KV.
+      // P matters only until D has the KV.
       if (decode === incarnation || (prefill === incarnation && r.phase !== 'decoding')) {
-        lost(state, r, 'WORKER_DOWN', reason, incarnation, ctx);
+        lost(state, r, code, reason, incarnation, ctx);
       }
     }
   }
@@ -657,6 +718,8 @@ export function frontendActor(
     start() {
       return {
         sweeping: false,
+        sweptAt: 0,
+        heard: new Set(),
         requests: new Map(),
         byTicket: new Map(),
         frames: new Map(),
@@ -665,6 +728,8 @@ export function frontendActor(
         stale: 0,
         conflicts: 0,
         migrations: 0,
+        retries: new RetryBudget(config.retries),
+        poison: new PoisonList(),
         draining: false,
         brokerDownAt: undefined,
         outages: 0,
@@ -736,11 +801,24 @@ export function frontendActor(
           break;
         }
         case 'WorkerGone':
-          workerGone(state, message.incarnation, message.reason, ctx);
+          state.frames.delete(message.incarnation);
+          workerLost(state, message.incarnation, 'WORKER_DOWN', message.reason, ctx);
+          break;
+        case 'WorkerSuspect':
+          workerLost(state, message.incarnation, message.code, '', ctx);
+          break;
+        case 'HeardFrom':
+          ctx.tell(message.replyTo, { workers: [...state.heard] });
+          state.heard.clear();
           break;
         case 'Broker':
           broker(state, message.up, ctx);
           break;
+        case 'Again': {
+          const r = current(state, message.num, message.attempt);
+          if (r?.phase === 'queued' && r.placement === undefined) askRouter(r, ctx);
+          break;
+        }
         case 'Drain':
           state.draining = true;
           break;
@@ -764,9 +842,13 @@ function facts(state: FrontendState): FrontendFacts {
   for (const { phase } of state.requests.values()) byPhase[phase] = (byPhase[phase] ?? 0) + 1;
   const inFlight = state.requests.size;
   const { accepted, stale, conflicts, migrations } = state;
-  return { inFlight, accepted, ended: accepted - inFlight, byPhase, stale, conflicts, migrations };
+  const poisoned = state.poison.size;
+  return { inFlight, accepted, ended: accepted - inFlight, byPhase, stale, conflicts, migrations, poisoned };
 }
 
+const suspicions: Readonly<Record<Suspicion, true>> = { WORKER_SILENT: true, ENGINE_WEDGED: true };
+/** Of a prompt, whatever else its request says. */
+const identity = ({ prompt, cacheSalt }: Prepared) => sequenceHashes(prompt, prompt.length, cacheSalt)[0] as bigint;
 const tokensOf = (r: Request) => r.choices.reduce((sum, choice) => sum + choice.tokens.length, 0);
 /** Who computes the prompt. */
 const computing = ({ prefill, decode }: Placement) => prefill ?? decode;

@@ -100,6 +100,10 @@ export interface Request {
   quietSince: number;
   /** Attempts that failed; that a worker was full is no failure. */
   failures: number;
+  /** Attempts that ended in a worker's death without a token of theirs. */
+  deaths: number;
+  /** Tokens that earlier attempts delivered. */
+  servedBefore: number;
   /** The broker's outages when this attempt was placed. */
   outages: number;
   dispatchedAt: number;

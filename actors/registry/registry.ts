@@ -1,22 +1,28 @@
 /**
- * A gateway's view of the fleet: follows the registry's leases, hears of deaths at once (Down), and tells the router whom it may
- * choose and the frontend whom it has lost. Discovery only; judging who is slow or silent comes with failure detection.
+ * A gateway's view of the fleet: follows the registry's leases, hears of deaths at once (Down), and judges who is silent or stands
+ * still (design 8.1). It tells the router whom it may choose, and through it the frontend whom it has lost.
  */
-import type { Envelope, InstanceInfo } from '../../transport/index.js';
+import { type Envelope, type InstanceInfo, parts } from '../../transport/index.js';
 import type { FrontendMessage } from '../frontend/frontend.js';
-import type { Behaviour, Ref } from '../kernel/contract.js';
+import type { Behaviour, Ctx, Ref } from '../kernel/contract.js';
 import type { RouterMessage } from '../router/router.js';
+import { beatMs, createLiveness, type Liveness, type LivenessLimits, type Suspicion } from './liveness.js';
 
 export type RegistryMessage =
   | { readonly type: 'Seen'; readonly info: InstanceInfo }
   /** The lease ran out or was given back. */
   | { readonly type: 'LeaseEnded'; readonly incarnation: string }
-  | Envelope<'Load' | 'Down'>;
+  | Envelope<'Load' | 'Down'>
+  | { readonly type: 'Look' }
+  /** Workers that sent a frame since the last look; it comes after all that waited in the frontend's mailbox. */
+  | { readonly type: 'Heard'; readonly workers: readonly string[] }
+  | { readonly type: 'NotTold' };
 
 export interface RegistryState {
   readonly live: Map<string, InstanceInfo>;
   /** Declared dead while their lease still runs: an entry that is seen again is a ghost. */
   readonly dead: Set<string>;
+  readonly liveness: Liveness;
 }
 
 /** Ghosts are gone from the bucket within a lease; this many deaths in one lease is a fleet on fire. */
@@ -25,51 +31,116 @@ const deadLimit = 4_096;
 export function registryActor(
   router: Ref<RouterMessage>,
   frontend: Ref<FrontendMessage>,
+  limits: LivenessLimits,
   /** Called with every change: the models that can be served now. */
   modelsChanged: (live: readonly InstanceInfo[]) => void,
 ): Behaviour<RegistryMessage, RegistryState> {
+  type C = Ctx<RegistryMessage>;
+
+  function load(state: RegistryState, { incarnation, ...body }: Envelope<'Load'>['body'], ctx: C): void {
+    if (incarnation === parts(ctx.address).incarnation) {
+      state.liveness.echo();
+      return;
+    }
+    const { busySlots, waiting, steps, queued } = body;
+    ctx.tell(router, { type: 'Load', incarnation, busySlots, waiting });
+    const news = state.liveness.beat({ incarnation, steps, queued });
+    if (news === 'cleared') cleared(incarnation, ctx);
+    else if (news !== undefined) suspect(incarnation, news, ctx);
+  }
+
+  function look(ctx: C): void {
+    ctx.after(beatMs, { type: 'Look' });
+    // What comes back of it, and when, tells how the broker is: silence is nobody's fault while it is late.
+    const { incarnation } = parts(ctx.address);
+    ctx.frame(ctx.address, 'Load', { ...idle, incarnation }, { req: '', attempt: 0, budgetMs: beatMs });
+    ctx.ask<FrontendMessage, { readonly workers: readonly string[] }>(
+      frontend,
+      (replyTo) => ({ type: 'HeardFrom', replyTo }),
+      beatMs,
+      ({ workers }) => ({ type: 'Heard', workers }),
+      () => ({ type: 'NotTold' }),
+    );
+  }
+
+  function suspect(incarnation: string, code: Suspicion, ctx: C): void {
+    ctx.log.warn('worker suspected', { worker: incarnation, code });
+    ctx.tell(router, { type: 'Suspect', incarnation, code, frontend });
+  }
+
+  function cleared(incarnation: string, ctx: C): void {
+    ctx.log.info('worker is back', { worker: incarnation });
+    ctx.tell(router, { type: 'Cleared', incarnation });
+  }
+
+  function gone(state: RegistryState, incarnation: string, reason: string, ctx: C): void {
+    const info = state.live.get(incarnation);
+    if (!info) return;
+    state.live.delete(incarnation);
+    state.liveness.forget(incarnation);
+    ctx.log.info('instance gone', { instance: info.instance, incarnation, reason });
+    if (info.component !== 'gateway') ctx.tell(router, { type: 'InstanceGone', incarnation, reason, frontend });
+    modelsChanged([...state.live.values()]);
+  }
+
   return {
     name: 'registry',
     capacity: 100_000,
-    start: () => ({ live: new Map(), dead: new Set() }),
+    start(ctx) {
+      ctx.after(beatMs, { type: 'Look' });
+      return { live: new Map(), dead: new Set(), liveness: createLiveness(limits) };
+    },
     handle(state, message, ctx) {
       switch (message.type) {
         case 'Seen': {
           const { info } = message;
           if (state.dead.has(info.incarnation)) break;
           state.live.set(info.incarnation, info);
-          if (info.component !== 'gateway') ctx.tell(router, { type: 'InstanceUp', info });
+          if (info.component !== 'gateway') {
+            ctx.tell(router, { type: 'InstanceUp', info });
+            // A mock engine's steps are as short as it is told; a real one may compute for seconds.
+            state.liveness.add(info.incarnation, info.engine === 'mock' ? limits.silentMs : limits.stuckMs);
+          }
           modelsChanged([...state.live.values()]);
           break;
         }
         case 'LeaseEnded':
           state.dead.delete(message.incarnation);
-          gone(message.incarnation, 'lease ended');
+          gone(state, message.incarnation, 'lease ended', ctx);
           break;
         case 'Down':
           state.dead.add(message.body.incarnation);
           if (state.dead.size > deadLimit) state.dead.delete(state.dead.values().next().value as string);
-          gone(message.body.incarnation, message.body.reason);
+          gone(state, message.body.incarnation, message.body.reason, ctx);
           break;
-        case 'Load': {
-          const { incarnation, busySlots, waiting } = message.body;
-          ctx.tell(router, { type: 'Load', incarnation, busySlots, waiting });
+        case 'Load':
+          load(state, message.body, ctx);
           break;
-        }
+        case 'Look':
+          look(ctx);
+          break;
+        case 'Heard':
+          for (const worker of message.workers) if (state.liveness.heard(worker)) cleared(worker, ctx);
+          for (const worker of state.liveness.look()) suspect(worker, 'WORKER_SILENT', ctx);
+          break;
+        case 'NotTold':
+          // A frontend that is this busy has not read what workers sent: no ground to judge on.
+          break;
       }
       return state;
-
-      function gone(incarnation: string, reason: string): void {
-        const info = state.live.get(incarnation);
-        if (!info) return;
-        state.live.delete(incarnation);
-        ctx.log.info('instance gone', { instance: info.instance, incarnation, reason });
-        if (info.component !== 'gateway') {
-          ctx.tell(router, { type: 'InstanceGone', incarnation });
-          ctx.tell(frontend, { type: 'WorkerGone', incarnation, reason });
-        }
-        modelsChanged([...state.live.values()]);
-      }
     },
   };
 }
+
+/** A gateway computes nothing: its beat is only to be heard. */
+const idle = {
+  slots: 0,
+  busySlots: 0,
+  waiting: 0,
+  queued: 0,
+  kvBlocks: 0,
+  usedKvBlocks: 0,
+  cachedBlocks: 0,
+  steps: 0,
+  rssBytes: 0,
+};

@@ -4,12 +4,17 @@
  */
 import type { InstanceInfo } from '../../transport/index.js';
 import type { Behaviour, Ctx, Ref } from '../kernel/contract.js';
+import { meaningOf } from '../refusals.js';
+import type { Suspicion } from '../registry/liveness.js';
+import { type Inhibited, type InhibitionConfig, Inhibitions, pairKey } from './inhibition.js';
+import { Line } from './line.js';
 import { type Candidate, type RoutingMode, select } from './policy.js';
 
 export interface RouterConfig {
   readonly mode: RoutingMode;
   /** Most requests that wait for a worker; one more is refused with QUEUE_FULL. */
   readonly queueLimit: number;
+  readonly inhibition: InhibitionConfig;
 }
 
 export interface RouteRequest {
@@ -42,14 +47,50 @@ export type RouterReply =
 export type RouterMessage =
   | { readonly type: 'Route'; readonly request: RouteRequest; readonly replyTo: Ref<RouterReply> }
   /** The attempt is over, or gave up waiting: every unit it holds is free again. Repeats are harmless. */
-  | { readonly type: 'Release'; readonly num: number; readonly attempt: number }
-  /** Its prompt is computed: P's unit is free, D's is not. */
+  | { readonly type: 'Release'; readonly num: number; readonly attempt: number; readonly end?: AttemptEnd }
+  /** Its prompt is computed and D decodes: P's unit is free, D's is not, and both have shown that they work. */
   | { readonly type: 'PrefillDone'; readonly num: number; readonly attempt: number }
   /** A worker refused as full although this router saw room: other gateways use it too. */
   | { readonly type: 'Full'; readonly incarnation: string }
   | { readonly type: 'InstanceUp'; readonly info: InstanceInfo }
-  | { readonly type: 'InstanceGone'; readonly incarnation: string }
-  | { readonly type: 'Load'; readonly incarnation: string; readonly busySlots: number; readonly waiting: number };
+  | {
+      readonly type: 'InstanceGone';
+      readonly incarnation: string;
+      readonly reason: string;
+      readonly frontend: Ref<WorkerLoss>;
+    }
+  | { readonly type: 'Load'; readonly incarnation: string; readonly busySlots: number; readonly waiting: number }
+  /** It says nothing, or its engine stands still: nothing goes there until it is `Cleared`, and then a probe first. */
+  | {
+      readonly type: 'Suspect';
+      readonly incarnation: string;
+      readonly code: Suspicion;
+      readonly frontend: Ref<WorkerLoss>;
+    }
+  | { readonly type: 'Cleared'; readonly incarnation: string }
+  | { readonly type: 'Facts'; readonly replyTo: Ref<RouterFacts> };
+
+/**
+ * What the frontend has to hear of a worker. The router passes it on, behind the last request that it placed there: told by another way,
+ * that one would be on nobody's account.
+ */
+export type WorkerLoss =
+  | { readonly type: 'WorkerGone'; readonly incarnation: string; readonly reason: string }
+  /** It lives, perhaps, but nothing can be expected of it now. */
+  | { readonly type: 'WorkerSuspect'; readonly incarnation: string; readonly code: Suspicion };
+
+/** How an attempt ended, as far as it says something of its workers. Absent: it does not. */
+export type AttemptEnd = 'served' | { readonly worker: string; readonly code: string };
+
+export interface RouterFacts {
+  /** Requests that wait for a worker. */
+  readonly queued: number;
+  readonly inhibited: readonly Inhibited[];
+  /** Workers that say nothing or stand still, with the reason. */
+  readonly suspects: readonly { readonly incarnation: string; readonly reason: string }[];
+  /** How often a worker or pair was put out of routing. */
+  readonly inhibitions: number;
+}
 
 interface Worker {
   readonly info: InstanceInfo;
@@ -59,13 +100,19 @@ interface Worker {
   reported: number;
   /** Cleared by the next load report or release. */
   full: boolean;
+  /** Why it can be expected to answer nothing. */
+  suspect: string | undefined;
 }
 
 interface Placed {
   readonly attempt: number;
   readonly decode: string;
   readonly units: number;
+  readonly at: number;
+  /** Holds P's unit. */
   prefill: string | undefined;
+  /** Who was to compute the prompt, also after its unit is free. */
+  readonly computedBy: string | undefined;
 }
 
 interface Waiting {
@@ -76,7 +123,8 @@ interface Waiting {
 export interface RouterState {
   readonly workers: Map<string, Worker>;
   readonly placed: Map<number, Placed>;
-  queue: Waiting[];
+  readonly line: Line<Waiting>;
+  readonly inhibitions: Inhibitions;
   turn: number;
 }
 
@@ -84,20 +132,28 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
   return {
     name: 'router',
     capacity: 100_000,
-    start: () => ({ workers: new Map(), placed: new Map(), queue: [], turn: 0 }),
+    start: () => ({
+      workers: new Map(),
+      placed: new Map(),
+      line: new Line(),
+      inhibitions: new Inhibitions(config.inhibition),
+      turn: 0,
+    }),
     handle(state, message, ctx) {
       switch (message.type) {
         case 'Route':
           route(state, message, config, ctx);
           return state;
         case 'Release':
-          state.queue = state.queue.filter(
-            ({ request }) => request.num !== message.num || request.attempt !== message.attempt,
-          );
-          if (state.placed.get(message.num)?.attempt === message.attempt) release(state, message.num);
+          state.line.drop(message.num, message.attempt);
+          if (state.placed.get(message.num)?.attempt !== message.attempt) return state;
+          learn(state, message.num, message.end, ctx);
+          release(state, message.num);
           break;
         case 'PrefillDone':
-          if (state.placed.get(message.num)?.attempt === message.attempt) releasePrefill(state, message.num);
+          if (state.placed.get(message.num)?.attempt !== message.attempt) return state;
+          learn(state, message.num, 'served', ctx);
+          releasePrefill(state, message.num);
           break;
         case 'Full': {
           const worker = state.workers.get(message.incarnation);
@@ -112,14 +168,38 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
             used: known === undefined ? unitsOn(state, incarnation) : known.used,
             reported: 0,
             full: false,
+            suspect: undefined,
             ...known,
             info: message.info,
           });
           break;
         }
-        case 'InstanceGone':
-          state.workers.delete(message.incarnation);
+        case 'InstanceGone': {
+          const { incarnation, reason, frontend } = message;
+          state.workers.delete(incarnation);
+          state.inhibitions.forget(incarnation);
+          ctx.tell(frontend, { type: 'WorkerGone', incarnation, reason });
           break;
+        }
+        case 'Suspect': {
+          const { incarnation, code, frontend } = message;
+          const worker = state.workers.get(incarnation);
+          if (worker !== undefined) {
+            worker.suspect = code;
+            inhibit(state, incarnation, code, Number.POSITIVE_INFINITY, ctx);
+          }
+          ctx.tell(frontend, { type: 'WorkerSuspect', incarnation, code });
+          return state;
+        }
+        case 'Cleared': {
+          const worker = state.workers.get(message.incarnation);
+          if (!worker) return state;
+          worker.suspect = undefined;
+          break;
+        }
+        case 'Facts':
+          ctx.tell(message.replyTo, factsOf(state, ctx.now()));
+          return state;
         case 'Load': {
           const worker = state.workers.get(message.incarnation);
           if (!worker) return state;
@@ -134,103 +214,181 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
   };
 }
 
-function route(state: RouterState, { request, replyTo }: Waiting, config: RouterConfig, ctx: Ctx<RouterMessage>): void {
-  const { num, attempt } = request;
-  const placement =
-    state.queue.length === 0 && !tooMany(state, request) ? place(state, request, config, ctx) : undefined;
-  if (placement) ctx.tell(replyTo, { type: 'Routed', num, attempt, ...placement });
-  else if (state.queue.length >= config.queueLimit) refuse({ request, replyTo }, 'QUEUE_FULL', ctx);
-  else {
-    state.queue.push({ request, replyTo });
-    ctx.tell(replyTo, { type: 'Queued', num, attempt });
-    // Those in front may wait for workers that this one does not need.
-    drain(state, config, ctx);
+function route(state: RouterState, waiting: Waiting, config: RouterConfig, ctx: Ctx<RouterMessage>): void {
+  const { num, attempt } = waiting.request;
+  // A request that has begun is not turned away: there are never more of those than the frontend holds.
+  if (attempt === 1 && state.line.size >= config.queueLimit) {
+    refuse(waiting, 'QUEUE_FULL', ctx);
+    return;
   }
+  state.line.add(waiting.request, waiting);
+  drain(state, config, ctx);
+  if (state.line.has(num)) ctx.tell(waiting.replyTo, { type: 'Queued', num, attempt });
 }
 
 function refuse({ request, replyTo }: Waiting, code: 'QUEUE_FULL' | 'TOO_MANY_CHOICES', ctx: Ctx<RouterMessage>): void {
   ctx.tell(replyTo, { type: 'Unroutable', num: request.num, attempt: request.attempt, code });
 }
 
-/** Places whatever fits, in order of arrival; one that fits nowhere does not block those behind it. */
+/** Places whatever fits; one that fits nowhere does not block those that ask for something else. */
 function drain(state: RouterState, config: RouterConfig, ctx: Ctx<RouterMessage>): void {
-  if (state.queue.length === 0) return;
-  const still: Waiting[] = [];
-  for (const waiting of state.queue) {
-    if (tooMany(state, waiting.request)) {
+  if (state.line.size === 0) return;
+  state.line.offer((waiting) => {
+    const { request, replyTo } = waiting;
+    if (tooMany(state, request)) {
       refuse(waiting, 'TOO_MANY_CHOICES', ctx);
-      continue;
+      return true;
     }
-    const placement = place(state, waiting.request, config, ctx);
-    if (!placement) still.push(waiting);
-    else
-      ctx.tell(waiting.replyTo, {
-        type: 'Routed',
-        num: waiting.request.num,
-        attempt: waiting.request.attempt,
-        ...placement,
-      });
-  }
-  state.queue = still;
+    const placement = place(state, request, config, ctx);
+    if (placement === undefined) return false;
+    ctx.tell(replyTo, { type: 'Routed', num: request.num, attempt: request.attempt, ...placement });
+    return true;
+  });
 }
 
-/** Takes the units and says where, or takes nothing. D first, then P: one order of acquisition. */
-function place(state: RouterState, request: RouteRequest, config: RouterConfig, ctx: Ctx<RouterMessage>) {
-  const turn = state.turn;
-  const decodes = eligible(state, 'decode', request, request.choices);
-  const decode = select(config.mode, decodes, turn, ctx.random());
-  if (!decode) return undefined;
-  // Only prefill workers whose KV this decode worker can read.
-  const fingerprint = state.workers.get(decode.incarnation)?.info.fingerprint;
-  const prefillExists = [...state.workers.values()].some(
-    ({ info }) =>
-      info.component === 'prefill' &&
-      info.model === request.model &&
-      info.fingerprint === fingerprint &&
-      !info.draining &&
-      // Those that failed this request are no reason to wait: D can do without.
-      !request.exclude.has(info.incarnation),
-  );
-  let prefill: Candidate | undefined;
-  if (prefillExists) {
-    const prefills = eligible(state, 'prefill', request, 1).filter(
-      ({ incarnation }) => state.workers.get(incarnation)?.info.fingerprint === fingerprint,
-    );
-    prefill = select(config.mode, prefills, turn, ctx.random());
-    if (!prefill) return undefined;
-  }
+interface Choice {
+  readonly decode: string;
+  readonly prefill: string | undefined;
+}
+
+/** Takes the units and says where, or takes nothing. */
+function place(
+  state: RouterState,
+  request: RouteRequest,
+  config: RouterConfig,
+  ctx: Ctx<RouterMessage>,
+): Choice | undefined {
+  const choice = choose(state, request, config, ctx);
+  if (choice === undefined) return undefined;
+  const { decode, prefill } = choice;
+  const { num, attempt } = request;
   state.turn++;
   // A request that is routed again without a Release in between (it cannot, but if it did) must not leak its units.
-  release(state, request.num);
-  const placed: Placed = {
-    attempt: request.attempt,
-    decode: decode.incarnation,
-    units: request.choices,
-    prefill: prefill?.incarnation,
-  };
-  state.placed.set(request.num, placed);
-  add(state, placed.decode, placed.units);
-  if (placed.prefill !== undefined) add(state, placed.prefill, 1);
-  return { prefill: placed.prefill, decode: placed.decode };
+  release(state, num);
+  state.placed.set(num, { attempt, decode, units: request.choices, at: ctx.now(), prefill, computedBy: prefill });
+  add(state, decode, request.choices);
+  if (prefill !== undefined) add(state, prefill, 1);
+  for (const key of keysOf(decode, prefill)) state.inhibitions.placed(key, num);
+  return choice;
 }
 
+/** D first, then P: one order of acquisition. A D whose P is only the least bad one is the last resort. */
+function choose(
+  state: RouterState,
+  request: RouteRequest,
+  config: RouterConfig,
+  ctx: Ctx<RouterMessage>,
+): Choice | undefined {
+  const now = ctx.now();
+  let decodes = eligible(state, 'decode', request, request.choices, undefined, now).candidates;
+  let resort: Choice | undefined;
+  while (decodes.length > 0) {
+    const decode = (select(config.mode, decodes, state.turn, ctx.random()) as Candidate).incarnation;
+    // Only prefill workers whose KV this decode worker can read.
+    const prefills = eligible(state, 'prefill', request, 1, decode, now);
+    // Those that failed this request are no reason to wait: D can do without.
+    if (!prefills.exist) return { decode, prefill: undefined };
+    const prefill = select(config.mode, prefills.candidates, state.turn, ctx.random())?.incarnation;
+    if (prefill !== undefined && !prefills.leastBad) return { decode, prefill };
+    if (prefill !== undefined) resort ??= { decode, prefill };
+    decodes = decodes.filter(({ incarnation }) => incarnation !== decode);
+  }
+  return resort;
+}
+
+interface Eligible {
+  readonly candidates: Candidate[];
+  /** Some serve this model and can be expected to answer, free or not. */
+  readonly exist: boolean;
+  /** All of them are inhibited, and the candidate is the one that is back first. */
+  readonly leastBad: boolean;
+}
+
+/** `decode`: the other half of the pair, when a prefill worker is wanted. */
 function eligible(
   state: RouterState,
   component: 'prefill' | 'decode',
   request: RouteRequest,
   units: number,
-): Candidate[] {
-  const found: Candidate[] = [];
+  decode: string | undefined,
+  now: number,
+): Eligible {
+  const { inhibitions } = state;
+  const fingerprint = decode === undefined ? undefined : state.workers.get(decode)?.info.fingerprint;
+  const candidates: Candidate[] = [];
+  let exist = false;
+  let healthy = false;
+  let leastBad: Candidate | undefined;
+  let soonest = Number.POSITIVE_INFINITY;
   for (const [incarnation, worker] of state.workers) {
     const { info } = worker;
     if (info.component !== component || info.draining || info.model !== request.model) continue;
-    if (worker.full || request.exclude.has(incarnation)) continue;
+    if (request.exclude.has(incarnation)) continue;
+    if (decode !== undefined && info.fingerprint !== fingerprint) continue;
+    // It answers nothing: no reason to wait either, for D can do without P.
+    if (worker.suspect !== undefined) continue;
+    exist = true;
+    const pair = decode === undefined ? undefined : pairKey(incarnation, decode);
+    const out =
+      inhibitions.standing(incarnation, now) === 'out' ||
+      (pair !== undefined && inhibitions.standing(pair, now) === 'out');
+    if (!out) healthy = true;
     // One grant more than P has slots: the next prompt is at hand when a slot gets free (design 5.3).
     const capacity = (info.slots ?? 1) + (component === 'prefill' ? 1 : 0);
-    if (worker.used + units > capacity) continue;
-    found.push({ incarnation, load: Math.max(worker.used, worker.reported), capacity });
+    if (worker.full || worker.used + units > capacity) continue;
+    const candidate = { incarnation, load: Math.max(worker.used, worker.reported), capacity };
+    if (!out) {
+      candidates.push(candidate);
+      continue;
+    }
+    const until = Math.max(inhibitions.until(incarnation), pair === undefined ? 0 : inhibitions.until(pair));
+    if (until >= soonest) continue;
+    soonest = until;
+    leastBad = candidate;
   }
-  return found;
+  // One that is merely full is worth waiting for.
+  if (healthy || leastBad === undefined) return { candidates, exist, leastBad: false };
+  return { candidates: [leastBad], exist, leastBad: true };
+}
+
+const keysOf = (decode: string, prefill: string | undefined): readonly string[] =>
+  prefill === undefined ? [decode] : [decode, prefill, pairKey(prefill, decode)];
+
+/** What the end of an attempt says of the workers it was placed on. */
+function learn(state: RouterState, num: number, end: AttemptEnd | undefined, ctx: Ctx<RouterMessage>): void {
+  const placed = state.placed.get(num);
+  if (placed === undefined) return;
+  const { decode, computedBy } = placed;
+  const { inhibitions } = state;
+  if (end !== undefined && end !== 'served') {
+    const { worker, code } = end;
+    const meaning = meaningOf(code);
+    if (meaning.drop) state.workers.delete(worker);
+    // Whoever is gone, alone or as half of a pair, needs no keeping out.
+    const there = (incarnation: string) => state.workers.has(incarnation);
+    if (meaning.inhibit === 'pair' && computedBy !== undefined) {
+      if (there(decode) && there(computedBy)) inhibit(state, pairKey(computedBy, decode), code, placed.at, ctx);
+    } else if (meaning.inhibit !== 'no' && there(worker)) inhibit(state, worker, code, placed.at, ctx);
+  }
+  for (const key of keysOf(decode, computedBy)) {
+    if (end === 'served') inhibitions.served(key, num, ctx.now());
+    else inhibitions.withdrawn(key, num);
+  }
+}
+
+function inhibit(state: RouterState, key: string, reason: string, placedAt: number, ctx: Ctx<RouterMessage>): void {
+  const before = state.inhibitions.total;
+  state.inhibitions.failed(key, reason, placedAt, ctx.now());
+  if (state.inhibitions.total > before) ctx.log.warn('out of routing for a while', { worker: key, reason });
+}
+
+function factsOf(state: RouterState, now: number): RouterFacts {
+  const suspects: { incarnation: string; reason: string }[] = [];
+  for (const [incarnation, { suspect }] of state.workers) {
+    if (suspect !== undefined) suspects.push({ incarnation, reason: suspect });
+  }
+  const { line, inhibitions } = state;
+  return { queued: line.size, inhibited: inhibitions.list(now), suspects, inhibitions: inhibitions.total };
 }
 
 /** No worker that serves this model could ever hold so many choices at once. */

@@ -19,6 +19,7 @@ import {
   type RegistryMessage,
   type RequestError,
   type RequestSummary,
+  type RouterFacts,
   type RouterMessage,
   registryActor,
   routerActor,
@@ -86,11 +87,20 @@ export function createFleet(options: FleetOptions) {
   const commands: string[] = [];
   let filter: Filter = () => true;
   let stepFilter: (worker: string) => boolean = () => true;
+  /** Frozen processes, and what waits for their thaw. */
+  const frozen = new Map<string, (() => void)[]>();
+  const wedged = new Set<string>();
   let serial = 0;
   let queries = 0;
 
   const deliver = (message: Message) => {
     if (!filter(message)) return;
+    // A frozen process says nothing; what it is told waits for it.
+    const waiting = frozen.get(parts(message.from).incarnation) ?? frozen.get(parts(message.to).incarnation);
+    if (waiting !== undefined) {
+      if (message.type !== 'Load') waiting.push(() => deliver(message));
+      return;
+    }
     const { component, incarnation } = parts(message.to);
     const envelope = {
       v: 1,
@@ -100,7 +110,8 @@ export function createFleet(options: FleetOptions) {
       ...message.head,
       ...message,
     } as unknown as Envelope;
-    boxes.get(`${component}.${incarnation}`)?.(envelope);
+    if (message.type === 'Load') kernel.tell(registry, envelope as RegistryMessage);
+    else boxes.get(`${component}.${incarnation}`)?.(envelope);
   };
 
   const world = virtualWorld({
@@ -113,7 +124,11 @@ export function createFleet(options: FleetOptions) {
       },
       frame: (from, to, type, body, head) => deliver({ from, to, type, body, head }),
       step(gateway, frame) {
-        if (gateway === gatewayId && stepFilter(frame.worker)) kernel.tell(frontend, { type: 'Frame', frame });
+        const said = () => void kernel.tell(frontend, { type: 'Frame', frame });
+        if (gateway !== gatewayId || !stepFilter(frame.worker)) return;
+        const waiting = frozen.get(frame.worker);
+        if (waiting === undefined) said();
+        else waiting.push(said);
       },
       query<T extends MessageType, R extends MessageType>(
         _from: Address,
@@ -124,6 +139,7 @@ export function createFleet(options: FleetOptions) {
         queries++;
         const worker = workers.get(parts(to).incarnation);
         if (!worker) return Promise.reject(Object.assign(new Error('gone'), { code: 'NET_NO_RESPONDER' }));
+        if (frozen.has(parts(to).incarnation)) return new Promise(() => {});
         const asked = kernel.ask<WorkerMessage, Body<'Resynced'>>(
           worker.ref,
           (replyTo) => ({ type: 'ResyncAsk', body: body as Body<'Resync'>, replyTo }),
@@ -141,10 +157,15 @@ export function createFleet(options: FleetOptions) {
 
   // gateway
   const router = kernel.spawn(
-    routerActor({ mode: 'least-loaded', queueLimit: options.queueLimit ?? 1_000 }),
+    routerActor({
+      mode: 'least-loaded',
+      queueLimit: options.queueLimit ?? 1_000,
+      inhibition: { firstMs: 5_000, longestMs: 60_000 },
+    }),
     address('gateway', gatewayId, 'router'),
   ) as Ref<RouterMessage>;
   const summaries: RequestSummary[] = [];
+  const poisoned: string[] = [];
   const config: FrontendConfig = {
     gateway: gatewayId,
     acceptMs: 2_000,
@@ -153,6 +174,7 @@ export function createFleet(options: FleetOptions) {
     betweenTokensMs: 10_000,
     totalMs: 600_000,
     attempts: 4,
+    retries: { burst: 1_000, perSecond: 100 },
     maxRequests: 10_000,
     brokerOutageMs: 90_000,
     ...options.frontend,
@@ -164,13 +186,14 @@ export function createFleet(options: FleetOptions) {
         preprocessor: { prepare: (_api, body) => ({ ok: true, prepared: body as Prepared }) },
         detokenizers: { open: () => ({ push: (token) => `${token} `, end: () => '' }) },
         summary: (summary) => summaries.push(summary),
+        poison: (id) => poisoned.push(id),
       },
       router,
     ),
     address('gateway', gatewayId, 'frontend'),
   );
   const registry: Ref<RegistryMessage> = kernel.spawn(
-    registryActor(router, frontend, () => {}),
+    registryActor(router, frontend, { silentMs: 1_500, stuckMs: 5_000 }, () => {}),
     address('gateway', gatewayId, 'registry'),
   );
   boxes.set(`gateway.${gatewayId}`, (envelope) => kernel.tell(frontend, envelope as FrontendMessage));
@@ -187,6 +210,9 @@ export function createFleet(options: FleetOptions) {
 
   function addWorker(component: 'prefill' | 'decode', incarnation: string): void {
     let yields = 0;
+    const unlessWedged = (run: () => void) => () => {
+      if (!wedged.has(incarnation)) run();
+    };
     const engine = createMockEngine({
       owner: incarnation,
       speedup: 10,
@@ -194,10 +220,10 @@ export function createFleet(options: FleetOptions) {
       ...options.engine,
       clock: {
         now: world.now,
-        setTimer: world.setTimer,
+        setTimer: (ms, run) => world.setTimer(ms, unlessWedged(run)),
         yield: (run) => {
           yields++;
-          return world.setTimer(yields % 2 === 0 ? 0 : 0.001, run);
+          return world.setTimer(yields % 2 === 0 ? 0 : 0.001, unlessWedged(run));
         },
       },
     });
@@ -227,7 +253,7 @@ export function createFleet(options: FleetOptions) {
         : decodeActor(workerConfig, gpu);
     const ref: Ref<WorkerMessage> = kernel.spawn(behaviour, address(component, incarnation, 'worker'));
     const beacon = kernel.spawn(
-      beaconActor(incarnation, engine.limits, gpu, () => 0),
+      beaconActor(incarnation, engine.limits, gpu, ref, () => 0),
       address(component, incarnation, 'beacon'),
     );
     const info: InstanceInfo = {
@@ -257,6 +283,23 @@ export function createFleet(options: FleetOptions) {
     for (const ref of worker.refs) void kernel.kill(ref);
     void worker.engine.stop();
     if (known) kernel.tell(registry, { type: 'Down', body: { incarnation, reason: 'killed' } } as RegistryMessage);
+  }
+
+  /** SIGSTOP: it says nothing and takes nothing until `thaw`. */
+  function freeze(incarnation: string): void {
+    frozen.set(incarnation, []);
+  }
+
+  function thaw(incarnation: string): void {
+    const waiting = frozen.get(incarnation) ?? [];
+    frozen.delete(incarnation);
+    for (const deliverNow of waiting) deliverNow();
+  }
+
+  async function routerFacts(): Promise<RouterFacts> {
+    const asked = kernel.ask<RouterMessage, RouterFacts>(router, (replyTo) => ({ type: 'Facts', replyTo }), 1_000);
+    dispatcher.drain();
+    return asked;
   }
 
   for (let i = 0; i < options.prefill; i++) addWorker('prefill', `prefill-${i}-a`);
@@ -339,11 +382,18 @@ export function createFleet(options: FleetOptions) {
     /** Questions asked so far. */
     queries: () => queries,
     summaries,
+    /** Requests whose prompt was dead-lettered. */
+    poisoned,
     addWorker,
     killWorker,
+    freeze,
+    thaw,
+    /** Its engine takes no further step, while the process lives. */
+    wedge: (incarnation: string) => void wedged.add(incarnation),
     submit,
     run,
     facts,
+    routerFacts,
     workerFacts,
     broker: (up: boolean) => kernel.tell(frontend, { type: 'Broker', up }),
     redeliver: deliver,

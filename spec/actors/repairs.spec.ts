@@ -217,7 +217,7 @@ describe('the router', () => {
       address('gateway', 'g', 'frontend'),
     );
     const router = kernel.spawn(
-      routerActor({ mode: 'least-loaded', queueLimit: 9 }),
+      routerActor({ mode: 'least-loaded', queueLimit: 9, inhibition: { firstMs: 5_000, longestMs: 60_000 } }),
       address('gateway', 'g', 'router'),
     );
     const tell = (message: RouterMessage) => {
@@ -232,7 +232,7 @@ describe('the router', () => {
     const info = { component: 'decode', instance: 'decode-0', incarnation: 'decode-0-a', ...place } as const;
     tell({ type: 'InstanceUp', info });
     route(1);
-    tell({ type: 'InstanceGone', incarnation: info.incarnation });
+    tell({ type: 'InstanceGone', incarnation: info.incarnation, reason: '', frontend: replyTo as never });
     tell({ type: 'InstanceUp', info });
     route(2);
     expect(routed, 'its slot is taken').to.deep.equal([1]);

@@ -21,10 +21,11 @@ import {
   type Gateway,
   startTracing,
 } from '../../gateway/index.js';
-import { openMockVocabulary, openVocabulary, type Vocabulary } from '../../gpu/index.js';
+import { hashToHex, openMockVocabulary, openVocabulary, type Vocabulary } from '../../gpu/index.js';
 import {
   address,
   announce,
+  deadLetter,
   type InstanceInfo,
   listenFrames,
   openJournal,
@@ -38,6 +39,10 @@ const factsMs = 500;
 /** The last record of the journal may take this long. */
 const journalMs = 1_000;
 const attempts = 4;
+/** However often a worker failed: by then a probe a minute costs nobody much. */
+const longestInhibitionMs = 60_000;
+/** A worker that dies leaves its slots' requests behind at once; a fleet that goes on dying is asked at this rate. */
+const retries = { burst: 1_024, perSecond: 64 };
 /** Requests one gateway holds at most: each costs a socket and a few kilobytes. */
 const maxRequests = 16_384;
 
@@ -53,8 +58,9 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
   let gateway: Gateway | undefined;
   const limits = { bodyBytes: config.http.bodyBytes, keepAliveMs: config.http.keepAliveMs };
 
+  const { mode, queueLength, inhibitMs } = config.routing;
   const router = kernel.spawn(
-    routerActor({ mode: config.routing.mode, queueLimit: config.routing.queueLength }),
+    routerActor({ mode, queueLimit: queueLength, inhibition: { firstMs: inhibitMs, longestMs: longestInhibitionMs } }),
     address('gateway', incarnation, 'router'),
   );
   const journal = kernel.spawn(
@@ -64,12 +70,16 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
   const here = address('gateway', incarnation, 'frontend');
   const frontend: Ref<FrontendMessage> = kernel.spawn(
     frontendActor(
-      { gateway: incarnation, ...config.deadlines, attempts, maxRequests },
+      { gateway: incarnation, ...config.deadlines, attempts, maxRequests, retries },
       {
         preprocessor: createPreprocessor(models, limits, (error) =>
           logger.error({ err: error }, 'a request could not be prepared'),
         ),
         detokenizers: createDetokenizers(models),
+        poison(id, model, prompt, detail) {
+          const letter = { code: 'POISON_PROMPT', subject: here, seq: 0, attempt: 0, bytes: new Uint8Array(0) };
+          deadLetter(bus, 'gateway', { ...letter, detail: `${id} ${model} prompt ${hashToHex(prompt)}: ${detail}` });
+        },
         summary(summary) {
           gateway?.observe(summary);
           const { id: req, outcome, code, attempts, promptTokens, completionTokens } = summary;
@@ -84,7 +94,7 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
     here,
   );
   const registry: Ref<RegistryMessage> = kernel.spawn(
-    registryActor(router, frontend, (live) => {
+    registryActor(router, frontend, config.routing, (live) => {
       instances = live;
     }),
     address('gateway', incarnation, 'registry'),
@@ -220,6 +230,12 @@ function status(
         'Attempts that were lost and tried again.',
         facts?.migrations,
         'counter',
+      ),
+      sample(
+        'dynact_frontend_poison_prompts',
+        'Prompts kept out because workers died of them: an alarm.',
+        facts?.poisoned,
+        'gauge',
       ),
       sample(
         'dynact_frontend_stale_messages_total',

@@ -77,7 +77,7 @@ export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
   host.afterActors(() => tracing?.stop());
   const worker = kernel.spawn(workerBehaviour(boot, engine, gpu, tracing), here);
   const beacon = kernel.spawn(
-    beaconActor(incarnation, engine.limits, gpu, () => process.memoryUsage.rss()),
+    beaconActor(incarnation, engine.limits, gpu, worker, () => process.memoryUsage.rss()),
     address(role, incarnation, 'beacon'),
   );
   for (const actor of [gpu, worker, beacon]) host.essential(actor);
