@@ -170,6 +170,10 @@ export const bodies = {
     /** Engine steps so far: stands still while work is queued = a wedged engine (design 8.1). */
     steps: Count,
     rssBytes: Count,
+    /** Requests it holds. */
+    jobs: Count,
+    /** Requests, slots and exported blocks that nobody owns: not 0 is a defect. */
+    leaked: Count,
   }),
   /** Node supervisor → everybody, on down.<component>.<incarnation>: this incarnation will never speak again. */
   Down: Type.Object({ incarnation: Incarnation, reason: Type.String({ maxLength: 500 }) }),

@@ -8,8 +8,13 @@ import type { WorkerFacts, WorkerMessage } from '../worker/worker.js';
 export type BeaconMessage =
   | { readonly type: 'Beat' }
   | { readonly type: 'Load'; readonly load: EngineLoad }
-  | { readonly type: 'Jobs'; readonly load: EngineLoad; readonly granted: number }
+  | { readonly type: 'Jobs'; readonly load: EngineLoad; readonly facts: WorkerFacts }
   | { readonly type: 'Late' };
+
+export interface BeaconState {
+  /** Slots and blocks that were held at the last beat while the worker had no job. */
+  unowned: number;
+}
 
 export function beaconActor(
   incarnation: string,
@@ -17,12 +22,12 @@ export function beaconActor(
   gpu: Ref<GpuMessage>,
   worker: Ref<WorkerMessage>,
   rssBytes: () => number,
-): Behaviour<BeaconMessage, null> {
+): Behaviour<BeaconMessage, BeaconState> {
   return {
     name: 'beacon',
     start(ctx) {
       ctx.after(0, { type: 'Beat' });
-      return null;
+      return { unowned: 0 };
     },
     handle(state, message, ctx) {
       if (message.type === 'Beat') {
@@ -40,24 +45,30 @@ export function beaconActor(
           worker,
           (replyTo) => ({ type: 'FactsAsk', replyTo }),
           beatMs,
-          ({ granted }) => ({ type: 'Jobs', load, granted }),
+          (facts) => ({ type: 'Jobs', load, facts }),
           () => ({ type: 'Late' }),
         );
       } else if (message.type === 'Jobs') {
-        const { busySlots, waiting, usedKvBlocks, cachedBlocks, steps } = message.load;
+        const { busySlots, waiting, usedKvBlocks, cachedBlocks, exportedBlocks, steps } = message.load;
+        const { jobs, granted, leaked } = message.facts;
+        const unowned = jobs === 0 ? busySlots + waiting + exportedBlocks : 0;
         const { slots, kvBlocks } = limits;
         const body = {
           incarnation,
           slots,
           busySlots,
           waiting,
-          queued: Math.max(0, busySlots + waiting - message.granted),
+          queued: Math.max(0, busySlots + waiting - granted),
           kvBlocks,
           usedKvBlocks,
           cachedBlocks,
           steps,
           rssBytes: rssBytes(),
+          jobs,
+          // The two looks are not at one moment: what is unowned in two beats running is.
+          leaked: Math.abs(leaked) + Math.min(unowned, state.unowned),
         };
+        state.unowned = unowned;
         ctx.frame(ctx.address, 'Load', body, { req: '', attempt: 0, budgetMs: beatMs });
       }
       return state;

@@ -94,6 +94,8 @@ export interface FrontendFacts {
   readonly inFlight: number;
   readonly accepted: number;
   readonly ended: number;
+  /** Accepted requests that are neither ended nor in flight: 0, or a defect. */
+  readonly leaked: number;
   readonly byPhase: Readonly<Record<string, number>>;
   readonly stale: number;
   readonly conflicts: number;
@@ -111,6 +113,7 @@ export interface FrontendState {
   readonly heard: Set<string>;
   nextNum: number;
   accepted: number;
+  ended: number;
   stale: number;
   conflicts: number;
   migrations: number;
@@ -434,7 +437,7 @@ export function frontendActor(
 
   function ended(state: FrontendState, r: Request, outcome: RequestSummary['outcome'], code: string, ctx: C): void {
     move(r, 'end');
-    state.requests.delete(r.num);
+    if (state.requests.delete(r.num)) state.ended++;
     state.byTicket.delete(r.ticket);
     const now = clock(state, ctx);
     ports.summary({
@@ -725,6 +728,7 @@ export function frontendActor(
         frames: new Map(),
         nextNum: 1,
         accepted: 0,
+        ended: 0,
         stale: 0,
         conflicts: 0,
         migrations: 0,
@@ -841,9 +845,19 @@ function facts(state: FrontendState): FrontendFacts {
   const byPhase: Record<string, number> = {};
   for (const { phase } of state.requests.values()) byPhase[phase] = (byPhase[phase] ?? 0) + 1;
   const inFlight = state.requests.size;
-  const { accepted, stale, conflicts, migrations } = state;
+  const { accepted, ended, stale, conflicts, migrations } = state;
   const poisoned = state.poison.size;
-  return { inFlight, accepted, ended: accepted - inFlight, byPhase, stale, conflicts, migrations, poisoned };
+  return {
+    inFlight,
+    accepted,
+    ended,
+    leaked: accepted - ended - inFlight,
+    byPhase,
+    stale,
+    conflicts,
+    migrations,
+    poisoned,
+  };
 }
 
 const suspicions: Readonly<Record<Suspicion, true>> = { WORKER_SILENT: true, ENGINE_WEDGED: true };

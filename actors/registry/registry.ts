@@ -143,4 +143,6 @@ const idle = {
   cachedBlocks: 0,
   steps: 0,
   rssBytes: 0,
+  jobs: 0,
+  leaked: 0,
 };

@@ -76,6 +76,8 @@ export interface Jobs {
   /** Cancels that overtook what they cancel: request → attempt and when to forget it. */
   readonly tombstones: Map<string, { readonly attempt: number; readonly until: number }>;
   nextKey: number;
+  /** Accepted jobs that are over. */
+  ended: number;
 }
 
 const tombstoneMs = 60_000;
@@ -83,7 +85,7 @@ const tombstoneMs = 60_000;
 const tombstoneLimit = 10_000;
 
 export function newJobs(): Jobs {
-  return { byKey: new Map(), byRequest: new Map(), tombstones: new Map(), nextKey: 1 };
+  return { byKey: new Map(), byRequest: new Map(), tombstones: new Map(), nextKey: 1, ended: 0 };
 }
 
 export const frontendOf = (gateway: string): Address => address('gateway', gateway, 'frontend');
@@ -122,7 +124,7 @@ export function openJob(jobs: Jobs, command: JobCommand, peer: string | undefine
 }
 
 export function closeJob(jobs: Jobs, job: Job): void {
-  jobs.byKey.delete(job.key);
+  if (jobs.byKey.delete(job.key) && job.accepted) jobs.ended++;
   const key = requestKey(job.gateway, job.num);
   if (jobs.byRequest.get(key) === job) jobs.byRequest.delete(key);
   job.span?.end({

@@ -62,6 +62,8 @@ export interface WorkerFacts {
   readonly accepted: number;
   readonly refused: number;
   readonly ended: number;
+  /** Accepted jobs that are neither over nor here: 0, or a defect. */
+  readonly leaked: number;
 }
 
 export interface WorkerState {
@@ -329,13 +331,20 @@ export function workerActor(
         case 'FactsAsk': {
           const jobs = state.jobs.byKey.size;
           let granted = 0;
-          for (const { phase, work } of state.jobs.byKey.values()) if (phase === 'held') granted += work.choices.length;
+          let running = 0;
+          for (const { phase, work, accepted } of state.jobs.byKey.values()) {
+            if (phase === 'held') granted += work.choices.length;
+            if (accepted) running++;
+          }
+          const { accepted, refused } = state;
+          const { ended } = state.jobs;
           ctx.tell(message.replyTo, {
             jobs,
             granted,
-            accepted: state.accepted,
-            refused: state.refused,
-            ended: state.accepted - jobs,
+            accepted,
+            refused,
+            ended,
+            leaked: accepted - ended - running,
           });
           break;
         }

@@ -395,6 +395,8 @@ for (const side of [memorySide(), natsSide()]) {
         cachedBlocks: 0,
         steps: 0,
         rssBytes: 1,
+        jobs: 0,
+        leaked: 0,
       };
       post.frame(worker, gateway, 'Load', load, head());
       post.frame(worker, worker, 'Down', { incarnation: load.incarnation, reason: 'spec' }, head());

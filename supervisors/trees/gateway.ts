@@ -10,6 +10,8 @@ import {
   journalActor,
   type Ref,
   type RegistryMessage,
+  type RouterFacts,
+  type RouterMessage,
   registryActor,
   routerActor,
 } from '../../actors/index.js';
@@ -25,6 +27,7 @@ import { hashToHex, openMockVocabulary, openVocabulary, type Vocabulary } from '
 import {
   address,
   announce,
+  type Body,
   deadLetter,
   type InstanceInfo,
   listenFrames,
@@ -55,6 +58,7 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
   models.add(openVocabularyOf(boot), { contextTokens: config.model.contextTokens });
 
   let instances: readonly InstanceInfo[] = [];
+  const loads = new Map<string, Body<'Load'>>();
   let gateway: Gateway | undefined;
   const limits = { bodyBytes: config.http.bodyBytes, keepAliveMs: config.http.keepAliveMs };
 
@@ -96,6 +100,8 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
   const registry: Ref<RegistryMessage> = kernel.spawn(
     registryActor(router, frontend, config.routing, (live) => {
       instances = live;
+      const known = new Set(live.map((info) => info.incarnation));
+      for (const worker of loads.keys()) if (!known.has(worker)) loads.delete(worker);
     }),
     address('gateway', incarnation, 'registry'),
   );
@@ -107,7 +113,12 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
       step: (frame) => void kernel.tell(frontend, { type: 'Frame', frame }),
       message: (news) => void kernel.tell(frontend, news as FrontendMessage),
     }),
-    listenFrames(bus, 'load', here, { message: (load) => void kernel.tell(registry, load as RegistryMessage) }),
+    listenFrames(bus, 'load', here, {
+      message(load) {
+        kernel.tell(registry, load as RegistryMessage);
+        if (load.type === 'Load') loads.set(load.body.incarnation, load.body);
+      },
+    }),
     listenFrames(bus, 'down', here, {
       message(down) {
         kernel.tell(registry, down as RegistryMessage);
@@ -127,8 +138,15 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
   await watch.ready;
 
   let facts: FrontendFacts | undefined;
+  let routing: RouterFacts | undefined;
   let mailDepth = 0;
   const poll = setInterval(() => {
+    kernel
+      .ask<RouterMessage, RouterFacts>(router, (replyTo) => ({ type: 'Facts', replyTo }), factsMs)
+      .then((next) => {
+        routing = next;
+      })
+      .catch(() => {});
     kernel
       .ask<FrontendMessage, FrontendFacts>(frontend, (replyTo) => ({ type: 'Facts', replyTo }), factsMs)
       .then((next) => {
@@ -145,7 +163,7 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
   gateway = createGateway({
     models,
     submit: (request) => kernel.tell(frontend, request),
-    status: () => status(boot.model.id, bus.state === 'up', instances, facts),
+    status: () => status(boot.model.id, bus.state === 'up', instances, facts, routing, loads),
     listen: { server: boot.listener as unknown as Server },
     log: logger,
     limits,
@@ -186,11 +204,27 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
       inFlight: http.inFlight,
       served: facts?.ended ?? 0,
       migrations: facts?.migrations ?? 0,
+      queued: routing?.queued ?? 0,
+      ...keptOut(routing),
       mailDepth,
       deadLetters: kernel.counters.deadLetters,
       outbox: host.post.outbox.messages,
     }),
   });
+}
+
+/** For people: who gets no requests at the moment, why, and for how much longer. */
+function keptOut(routing: RouterFacts | undefined): { readonly inhibited?: string } {
+  if (routing === undefined) return {};
+  const suspects = new Map(routing.suspects.map(({ incarnation, reason }) => [incarnation, reason]));
+  const out = routing.inhibited.map(({ incarnation, prefill, remainingMs, reason, times }) => {
+    const name = prefill === undefined ? incarnation : `${prefill} with ${incarnation}`;
+    const suspect = prefill === undefined && suspects.delete(incarnation);
+    const until = suspect ? 'until it answers' : `for ${Math.ceil(remainingMs / 1_000)} s`;
+    return `${name} (${reason}, ${until}, ${times}x)`;
+  });
+  for (const [incarnation, reason] of suspects) out.push(`${incarnation} (${reason}, until it answers)`);
+  return out.length === 0 ? {} : { inhibited: out.join('; ') };
 }
 
 function openVocabularyOf(boot: GatewayBoot): Vocabulary {
@@ -209,6 +243,8 @@ function status(
   brokerUp: boolean,
   instances: readonly InstanceInfo[],
   facts: FrontendFacts | undefined,
+  routing: RouterFacts | undefined,
+  loads: ReadonlyMap<string, Body<'Load'>>,
 ) {
   const workers = instances.filter((info) => info.component === 'decode' && info.model === model && !info.draining);
   const reason = brokerUp ? (workers.length > 0 ? '' : 'no decode worker') : 'the message broker is away';
@@ -218,11 +254,45 @@ function status(
     kind,
     value: value ?? 0,
   });
+  const kept = (incarnation: string, prefill: string, why: string) => ({
+    name: 'dynact_router_inhibited',
+    help: 'Workers, or pairs if prefill is set, that get no requests at the moment.',
+    kind: 'gauge' as const,
+    labels: { worker: incarnation, prefill, reason: why },
+    value: 1,
+  });
   return {
     ready: reason === '',
     reason,
     instances,
     samples: [
+      sample('dynact_router_requests_queued', 'Requests that wait for a worker.', routing?.queued, 'gauge'),
+      sample(
+        'dynact_router_inhibitions_total',
+        'How often a worker or a pair was put out of routing.',
+        routing?.inhibitions,
+        'counter',
+      ),
+      ...(routing?.inhibited ?? []).map((each) => kept(each.incarnation, each.prefill ?? '', each.reason)),
+      ...instances.flatMap(({ incarnation, instance, component }) => {
+        const load = loads.get(incarnation);
+        if (load === undefined) return [];
+        const labels = { component, instance, worker: incarnation };
+        const of = (name: string, help: string, value: number) => ({
+          name,
+          help,
+          kind: 'gauge' as const,
+          labels,
+          value,
+        });
+        return [
+          of('dynact_worker_requests_in_flight', 'Requests that a worker holds.', load.jobs),
+          of('dynact_worker_busy_slots', 'Slots of a worker in use.', load.busySlots),
+          of('dynact_worker_leaked', 'Requests, slots and blocks that nobody owns: an alarm.', load.leaked),
+        ];
+      }),
+      sample('dynact_frontend_leaked', 'Requests neither ended nor in flight: an alarm.', facts?.leaked, 'gauge'),
+      sample('dynact_frontend_requests_ended_total', 'Requests ended, in whatever way.', facts?.ended, 'counter'),
       sample('dynact_frontend_requests_in_flight', 'Requests between accept and end.', facts?.inFlight, 'gauge'),
       sample('dynact_frontend_requests_accepted_total', 'Requests accepted.', facts?.accepted, 'counter'),
       sample(

@@ -112,7 +112,7 @@ export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
     queries();
   });
 
-  let facts: WorkerFacts = { jobs: 0, granted: 0, accepted: 0, refused: 0, ended: 0 };
+  let facts: WorkerFacts = { jobs: 0, granted: 0, accepted: 0, refused: 0, ended: 0, leaked: 0 };
   let mailDepth = 0;
   const poll = setInterval(() => {
     kernel
@@ -144,6 +144,7 @@ export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
         inFlight: facts.jobs,
         served: facts.ended,
         refused: facts.refused,
+        leaked: facts.leaked,
         slots: `${busySlots}/${engine.limits.slots}`,
         waiting,
         queued: Math.max(0, busySlots + waiting - facts.granted),
