@@ -84,6 +84,9 @@ const faults: Readonly<Record<string, (fleet: Fleet) => void>> = {
   },
 };
 
+/** Instead of milliseconds. */
+const firstToken = -1;
+
 describe('migration', () => {
   for (const [fault, strike] of Object.entries(faults)) {
     it(`changes no token when ${fault}, in any phase, for any kind of request`, async () => {
@@ -91,13 +94,14 @@ describe('migration', () => {
       for (const [kind, make] of Object.entries(requests)) {
         const body = await make();
         const expected = shown(await undisturbed(body));
-        for (const moment of [0, 1, 3, 8, 12, 18, 24, 30, 40]) {
-          const fleet = createFleet({ prefill: 2, decode: 2, seed: moment + 1, engine: { speedup: 2 } });
+        for (const moment of [0, 2, 6, 12, firstToken, 25, 50, 80, 120, 160]) {
+          const fleet = createFleet({ prefill: 2, decode: 2, seed: moment + 2, engine: { speedup: 2 } });
           const { seen } = fleet.submit(body);
-          await fleet.run(moment);
+          if (moment === firstToken) await fleet.run(5_000, () => seen.texts.some((text) => text !== ''));
+          else await fleet.run(moment);
           for (const phase of Object.keys((await fleet.facts()).byPhase)) phases.add(phase);
           strike(fleet);
-          const what = `${kind}, ${moment} ms`;
+          const what = `${kind}, ${moment === firstToken ? 'first token' : `${moment} ms`}`;
           await finish(fleet, seen, what);
           expect(shown(seen), what).to.deep.equal(expected);
           await fleet.run(500);
