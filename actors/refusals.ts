@@ -83,6 +83,9 @@ export function meaningOf(code: string): RefusalMeaning {
   return Object.hasOwn(refusals, code) ? refusals[code as RefusalCode] : refusals.INTERNAL;
 }
 
+/** It would have taken the request, had it had room. */
+export const isFull = (code: string): boolean => ['GPU_FULL', 'GPU_POOL_FULL', 'WRK_TOO_MANY'].includes(code);
+
 const types: Readonly<Record<number, string>> = { 400: 'invalid_request_error', 429: 'rate_limit_error' };
 
 /** How a code reads to an HTTP client (design 9). */

@@ -13,7 +13,7 @@ import {
   type Work,
 } from '../../transport/index.js';
 import type { Behaviour, Ctx, Ref } from '../kernel/contract.js';
-import { clientError, meaningOf, type RefusalCode } from '../refusals.js';
+import { clientError, isFull, meaningOf, type RefusalCode } from '../refusals.js';
 import type { Suspicion } from '../registry/liveness.js';
 import type { RouterMessage, RouterReply, WorkerLoss } from '../router/router.js';
 import { type Arrival, arrive } from './delivery.js';
@@ -352,17 +352,15 @@ export function frontendActor(
   function lost(state: FrontendState, r: Request, code: string, detail: string, worker: string, ctx: C): void {
     const meaning = meaningOf(code);
     // A full worker is nobody's failure: wait in line again, and let the router know what it did not see.
-    const full = code === 'GPU_FULL' || code === 'GPU_POOL_FULL' || code === 'WRK_TOO_MANY';
-    if (full) {
-      ctx.tell(router, { type: 'Full', incarnation: worker });
-    } else {
+    const full = isFull(code);
+    // Nor is anything a worker's fault that fails while the broker is away.
+    const fair = r.outages === state.outages && state.brokerDownAt === undefined;
+    if (full || fair) ctx.tell(router, { type: 'Release', num: r.num, attempt: r.attempt, end: { worker, code } });
+    if (!full) {
       r.failures++;
       // What the broker lost with its memory is no worker's fault, and the only worker may be the one to serve it.
       // One that is silent may well be: the router keeps it out as long as it is.
       if (r.outages === state.outages && !Object.hasOwn(suspicions, code)) r.tried.add(worker);
-      // Nor is anything a worker's fault that fails while the broker is away.
-      const fair = r.outages === state.outages && state.brokerDownAt === undefined;
-      if (fair) ctx.tell(router, { type: 'Release', num: r.num, attempt: r.attempt, end: { worker, code } });
       r.queueBy = clock(state, ctx) + config.queueMs;
     }
     if (code === 'WORKER_DOWN' && tokensOf(r) === r.servedBefore && ++r.deaths >= poisonDeaths) {
@@ -373,7 +371,7 @@ export function frontendActor(
       fail(state, r, code, detail, ctx);
       return;
     }
-    ctx.log.warn('attempt lost', { req: r.id, attempt: r.attempt, phase: r.phase, worker, code });
+    ctx.log[full ? 'debug' : 'warn']('attempt lost', { req: r.id, attempt: r.attempt, phase: r.phase, worker, code });
     // A worker that failed by its silence is told too: it may go on with the request.
     abandon(state, r, meaning.inhibit === 'no' ? worker : undefined, ctx);
     move(r, 'lost');

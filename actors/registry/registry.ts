@@ -27,6 +27,8 @@ export interface RegistryState {
 
 /** Ghosts are gone from the bucket within a lease; this many deaths in one lease is a fleet on fire. */
 const deadLimit = 4_096;
+/** A frontend that needs longer has not read what workers sent: no ground to judge on. */
+const patienceMs = 4 * beatMs;
 
 export function registryActor(
   router: Ref<RouterMessage>,
@@ -57,7 +59,7 @@ export function registryActor(
     ctx.ask<FrontendMessage, { readonly workers: readonly string[] }>(
       frontend,
       (replyTo) => ({ type: 'HeardFrom', replyTo }),
-      beatMs,
+      patienceMs,
       ({ workers }) => ({ type: 'Heard', workers }),
       () => ({ type: 'NotTold' }),
     );
@@ -124,7 +126,6 @@ export function registryActor(
           for (const worker of state.liveness.look()) suspect(worker, 'WORKER_SILENT', ctx);
           break;
         case 'NotTold':
-          // A frontend that is this busy has not read what workers sent: no ground to judge on.
           break;
       }
       return state;

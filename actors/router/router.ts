@@ -4,7 +4,7 @@
  */
 import type { InstanceInfo } from '../../transport/index.js';
 import type { Behaviour, Ctx, Ref } from '../kernel/contract.js';
-import { meaningOf } from '../refusals.js';
+import { isFull, meaningOf } from '../refusals.js';
 import type { Suspicion } from '../registry/liveness.js';
 import { type Inhibited, type InhibitionConfig, Inhibitions, pairKey } from './inhibition.js';
 import { Line } from './line.js';
@@ -50,8 +50,6 @@ export type RouterMessage =
   | { readonly type: 'Release'; readonly num: number; readonly attempt: number; readonly end?: AttemptEnd }
   /** Its prompt is computed and D decodes: P's unit is free, D's is not, and both have shown that they work. */
   | { readonly type: 'PrefillDone'; readonly num: number; readonly attempt: number }
-  /** A worker refused as full although this router saw room: other gateways use it too. */
-  | { readonly type: 'Full'; readonly incarnation: string }
   | { readonly type: 'InstanceUp'; readonly info: InstanceInfo }
   | {
       readonly type: 'InstanceGone';
@@ -98,7 +96,7 @@ interface Worker {
   used: number;
   /** Busy and waiting, as the worker last said. */
   reported: number;
-  /** Cleared by the next load report or release. */
+  /** It refused although this router saw room, for other gateways use it too; until it reports room, or something of ours ends there. */
   full: boolean;
   /** Why it can be expected to answer nothing. */
   suspect: string | undefined;
@@ -149,17 +147,13 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
           if (state.placed.get(message.num)?.attempt !== message.attempt) return state;
           learn(state, message.num, message.end, ctx);
           release(state, message.num);
+          markFull(state, message.end);
           break;
         case 'PrefillDone':
           if (state.placed.get(message.num)?.attempt !== message.attempt) return state;
           learn(state, message.num, 'served', ctx);
           releasePrefill(state, message.num);
           break;
-        case 'Full': {
-          const worker = state.workers.get(message.incarnation);
-          if (worker) worker.full = true;
-          return state;
-        }
         case 'InstanceUp': {
           const { incarnation } = message.info;
           const known = state.workers.get(incarnation);
@@ -204,7 +198,7 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
           const worker = state.workers.get(message.incarnation);
           if (!worker) return state;
           worker.reported = message.busySlots + message.waiting;
-          worker.full = false;
+          if (worker.reported < (worker.info.slots ?? 1)) worker.full = false;
           break;
         }
       }
@@ -374,6 +368,13 @@ function learn(state: RouterState, num: number, end: AttemptEnd | undefined, ctx
     if (end === 'served') inhibitions.served(key, num, ctx.now());
     else inhibitions.withdrawn(key, num);
   }
+}
+
+/** After its release, which would otherwise have it tried again at once, and again. */
+function markFull(state: RouterState, end: AttemptEnd | undefined): void {
+  if (end === undefined || end === 'served' || !isFull(end.code)) return;
+  const worker = state.workers.get(end.worker);
+  if (worker) worker.full = true;
 }
 
 function inhibit(state: RouterState, key: string, reason: string, placedAt: number, ctx: Ctx<RouterMessage>): void {
