@@ -74,6 +74,13 @@ export const refusals = {
   // Every worker is reached through the same broker: trying another one would only take longer.
   NET_REFUSED: row(false, 'no', false, 503, 'The message broker refused a message; its store may be full.'),
   NET_TIMEOUT: row(true, 'no', false, 503, 'The broker did not store a message in time.'),
+  // What a worker says of mail it cannot read. It is not ill: whoever wrote the mail is, or is newer.
+  NET_MALFORMED: row(false, 'no', false, 500, 'A worker could not read the request.'),
+  NET_TOO_LARGE: row(false, 'no', false, 500, 'A worker could not read the request.'),
+  NET_INCOMPLETE: row(true, 'no', false, 503, 'A part of the request was lost on the way to a worker.'),
+  NET_UNKNOWN_TYPE: row(true, 'no', false, 503, 'The worker is of another version.'),
+  NET_VERSION: row(true, 'no', false, 503, 'The worker is of another version.'),
+  NET_CLOSED: row(false, 'no', false, 503, 'This gateway is shutting down.'),
   INTERNAL: row(true, 'worker', false, 500, 'Something went wrong inside.'),
 } as const satisfies Record<string, RefusalMeaning>;
 

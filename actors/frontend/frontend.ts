@@ -102,6 +102,8 @@ export interface FrontendFacts {
   readonly migrations: number;
   /** Prompts that are kept out because workers died of them. */
   readonly poisoned: number;
+  /** Workers whose frames are counted: those that live and have sent some. */
+  readonly peers: number;
 }
 
 export interface FrontendState {
@@ -457,8 +459,8 @@ export function frontendActor(
   /** The data path: one call per step frame, no message, promise or timer per token. */
   function frame(state: FrontendState, { worker, seq, items }: StepFrame, ctx: C): void {
     // A worker counts its frames to this gateway from 1.
-    const last = state.frames.get(worker) ?? 0;
-    state.frames.set(worker, seq);
+    const last = state.frames.get(worker);
+    let expected = last !== undefined;
     state.heard.add(worker);
     const now = clock(state, ctx);
     for (const item of items) {
@@ -467,6 +469,7 @@ export function frontendActor(
         state.stale++;
         continue;
       }
+      expected = true;
       const choice = r.choices[item.choice];
       if (choice === undefined) continue;
       if (item.cached !== undefined) r.cachedTokens = item.cached;
@@ -475,7 +478,10 @@ export function frontendActor(
       if (r.firstTokenAt === 0 && choice.tokens.length > 0) r.firstTokenAt = now;
       if (verdict !== 'ok' || choice.finished) settle(state, r, verdict, worker, ctx);
     }
-    if (seq !== last + 1) resyncWorker(state, worker, ctx);
+    // What the dead still say must not bring them back.
+    if (!expected) return;
+    state.frames.set(worker, seq);
+    if (seq !== (last ?? 0) + 1) resyncWorker(state, worker, ctx);
   }
 
   /** Tokens came, from P or from D: whoever gave them has the request, and the next are due. */
@@ -828,7 +834,7 @@ export function frontendActor(
           sweep(state, ctx);
           break;
         case 'Facts':
-          ctx.tell(message.replyTo, facts(state));
+          ctx.tell(message.replyTo, facts(state, clock(state, ctx)));
           break;
       }
       return state;
@@ -839,12 +845,12 @@ export function frontendActor(
   };
 }
 
-function facts(state: FrontendState): FrontendFacts {
+function facts(state: FrontendState, now: number): FrontendFacts {
   const byPhase: Record<string, number> = {};
   for (const { phase } of state.requests.values()) byPhase[phase] = (byPhase[phase] ?? 0) + 1;
   const inFlight = state.requests.size;
   const { accepted, ended, stale, conflicts, migrations } = state;
-  const poisoned = state.poison.size;
+  const poisoned = state.poison.count(now);
   return {
     inFlight,
     accepted,
@@ -855,6 +861,7 @@ function facts(state: FrontendState): FrontendFacts {
     conflicts,
     migrations,
     poisoned,
+    peers: state.frames.size,
   };
 }
 

@@ -16,6 +16,15 @@ export class PoisonList {
     return this.#until.size;
   }
 
+  /** Those that are kept out now. Each is for as long, so the first that were found are the first to go. */
+  count(now: number): number {
+    for (const [prompt, until] of this.#until) {
+      if (until > now) break;
+      this.#until.delete(prompt);
+    }
+    return this.#until.size;
+  }
+
   add(prompt: bigint, now: number): void {
     this.#until.delete(prompt);
     this.#until.set(prompt, now + keepOutMs);

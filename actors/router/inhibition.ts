@@ -47,6 +47,10 @@ export class Inhibitions {
     this.#config = config;
   }
 
+  get size(): number {
+    return this.#entries.size;
+  }
+
   standing(key: string, now: number): Standing {
     const entry = this.#entries.get(key);
     if (entry === undefined || entry.clearedAt !== undefined) return 'free';

@@ -285,7 +285,11 @@ function choose(
     const prefill = select(config.mode, prefills.candidates, state.turn, ctx.random())?.incarnation;
     if (prefill !== undefined && !prefills.leastBad) return { decode, prefill };
     if (prefill !== undefined) resort ??= { decode, prefill };
-    decodes = decodes.filter(({ incarnation }) => incarnation !== decode);
+    const fingerprint = fingerprintOf(state, decode);
+    // Where no P has room, no D of the same KV has to ask again.
+    decodes = decodes.filter(({ incarnation }) =>
+      prefills.room ? incarnation !== decode : fingerprintOf(state, incarnation) !== fingerprint,
+    );
   }
   return resort;
 }
@@ -294,9 +298,13 @@ interface Eligible {
   readonly candidates: Candidate[];
   /** Some serve this model and can be expected to answer, free or not. */
   readonly exist: boolean;
+  /** One of them, inhibited or not, could take it. */
+  readonly room: boolean;
   /** All of them are inhibited, and the candidate is the one that is back first. */
   readonly leastBad: boolean;
 }
+
+const fingerprintOf = (state: RouterState, incarnation: string) => state.workers.get(incarnation)?.info.fingerprint;
 
 /** `decode`: the other half of the pair, when a prefill worker is wanted. */
 function eligible(
@@ -308,7 +316,7 @@ function eligible(
   now: number,
 ): Eligible {
   const { inhibitions } = state;
-  const fingerprint = decode === undefined ? undefined : state.workers.get(decode)?.info.fingerprint;
+  const fingerprint = decode === undefined ? undefined : fingerprintOf(state, decode);
   const candidates: Candidate[] = [];
   let exist = false;
   let healthy = false;
@@ -322,7 +330,7 @@ function eligible(
     // It answers nothing: no reason to wait either, for D can do without P.
     if (worker.suspect !== undefined) continue;
     exist = true;
-    const pair = decode === undefined ? undefined : pairKey(incarnation, decode);
+    const pair = decode === undefined || inhibitions.size === 0 ? undefined : pairKey(incarnation, decode);
     const out =
       inhibitions.standing(incarnation, now) === 'out' ||
       (pair !== undefined && inhibitions.standing(pair, now) === 'out');
@@ -341,8 +349,9 @@ function eligible(
     leastBad = candidate;
   }
   // One that is merely full is worth waiting for.
-  if (healthy || leastBad === undefined) return { candidates, exist, leastBad: false };
-  return { candidates: [leastBad], exist, leastBad: true };
+  const room = candidates.length > 0 || leastBad !== undefined;
+  if (healthy || leastBad === undefined) return { candidates, exist, room, leastBad: false };
+  return { candidates: [leastBad], exist, room, leastBad: true };
 }
 
 const keysOf = (decode: string, prefill: string | undefined): readonly string[] =>
