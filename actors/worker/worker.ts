@@ -303,6 +303,8 @@ export function workerActor(
           for (const job of [...state.jobs.byKey.values()]) {
             if (job.gateway === message.incarnation) api.drop(state, job, ctx);
           }
+          // Also what is held back, which would count frames to it anew.
+          state.out.items.delete(message.incarnation);
           state.frameSeq.delete(message.incarnation);
           break;
         case 'ResyncAsk': {
