@@ -13,7 +13,7 @@ export interface RefusalMeaning {
   readonly drop: boolean;
   /** HTTP status when no attempt is left. */
   readonly status: number;
-  /** What the client reads. `%s` is the worker's own message, shown only where it speaks of the client's input. */
+  /** What the client reads. `%s` is a detail: the worker's own message where it speaks of the client's input, or what came before. */
   readonly text: string;
 }
 
@@ -62,7 +62,7 @@ export const refusals = {
   TOKEN_TIMEOUT: row(true, 'worker', false, 504, 'The tokens stopped coming.'),
   STREAM_BROKEN: row(true, 'worker', false, 503, 'The token stream broke.'),
   POISON_PROMPT: row(false, 'no', false, 500, 'Workers died of this prompt; it is kept out for 10 minutes.'),
-  QUEUE_TIMEOUT: row(false, 'no', false, 503, 'No worker became free in time.'),
+  QUEUE_TIMEOUT: row(false, 'no', false, 503, 'No worker became free in time.%s'),
   TOTAL_TIMEOUT: row(false, 'no', false, 504, 'The request took longer than it may.'),
   NO_WORKER: row(false, 'no', false, 503, 'No worker serves this model at the moment.'),
   TOO_MANY_CHOICES: row(false, 'no', false, 400, 'n is larger than the number of slots of a worker.'),

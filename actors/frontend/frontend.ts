@@ -214,6 +214,7 @@ export function frontendActor(
       queueBy: now + config.queueMs,
       quietSince: now,
       failures: 0,
+      lastLoss: '',
       deaths: 0,
       servedBefore: 0,
       outages: state.outages,
@@ -360,6 +361,7 @@ export function frontendActor(
     if (full || fair) ctx.tell(router, { type: 'Release', num: r.num, attempt: r.attempt, end: { worker, code } });
     if (!full) {
       r.failures++;
+      r.lastLoss = code;
       // What the broker lost with its memory is no worker's fault, and the only worker may be the one to serve it.
       // One that is silent may well be: the router keeps it out as long as it is.
       if (r.outages === state.outages && !Object.hasOwn(suspicions, code)) r.tried.add(worker);
@@ -674,7 +676,8 @@ export function frontendActor(
   const quietAfterMs = Math.min(quietMs, config.betweenTokensMs / 4);
 
   function expired(state: FrontendState, r: Request, ctx: C): void {
-    if (r.phase === 'queued') fail(state, r, 'QUEUE_TIMEOUT', '', ctx);
+    const why = r.lastLoss === '' ? '' : ` The attempt before: ${meaningOf(r.lastLoss).text}`;
+    if (r.phase === 'queued') fail(state, r, 'QUEUE_TIMEOUT', why, ctx);
     else lost(state, r, r.phase === 'prefilling' ? 'FIRST_TOKEN_TIMEOUT' : 'TOKEN_TIMEOUT', '', suspect(r), ctx);
   }
 

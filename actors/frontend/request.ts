@@ -100,6 +100,8 @@ export interface Request {
   quietSince: number;
   /** Attempts that failed; that a worker was full is no failure. */
   failures: number;
+  /** Why the last attempt was lost, a full worker apart; '' if none was. */
+  lastLoss: string;
   /** Attempts that ended in a worker's death without a token of theirs. */
   deaths: number;
   /** Tokens that earlier attempts delivered. */

@@ -101,6 +101,18 @@ describe('a worker that stands still', () => {
     await conserved(fleet);
   });
 
+  it('is named to the client whose time ran out while it was waited for', async () => {
+    const fleet = createFleet({ prefill: 0, decode: 1, engine: slow, frontend: { queueMs: 3_000 } });
+    const [seen] = submitted(fleet, 1);
+    await fleet.run(500);
+    fleet.freeze('decode-0-a');
+    await fleet.run(10_000, () => seen?.ends === 1);
+    expect(seen?.error).to.include({
+      code: 'queue_timeout',
+      message: 'No worker became free in time. The attempt before: The worker fell silent.',
+    });
+  });
+
   it('is not missed as a prefill worker if there is no other: decode workers compute the prompts', async () => {
     const fleet = createFleet({ prefill: 1, decode: 1, engine: slow });
     fleet.freeze('prefill-0-a');
