@@ -4,6 +4,7 @@
  */
 import type { Journal, JournalEnd, JournalEntry, LastRecord } from '../../transport/index.js';
 import type { Behaviour, Ctx, Ref } from '../kernel/contract.js';
+import { codeOf } from '../kernel/errors.js';
 
 export type JournalMessage =
   | { readonly type: 'Accepted'; readonly entry: JournalEntry }
@@ -28,7 +29,7 @@ export interface JournalState {
   /** Of the open ones, those that no record names yet. */
   readonly fresh: Map<string, JournalEntry>;
   ended: JournalEnd[];
-  /** Ends that were forgotten because too many waited to be written. */
+  /** Ends that were forgotten since the last record because too many waited to be written. */
   dropped: number;
   /** Number of the last record of ours. */
   seq: number;
@@ -36,6 +37,8 @@ export interface JournalState {
   /** A Flush is on its way. */
   scheduled: boolean;
   readonly living: Set<string>;
+  /** A Look is on its way: one for all books that could not be read or closed, however many. */
+  looking: boolean;
   done: Ref<{ readonly type: 'Done' }> | undefined;
 }
 
@@ -113,6 +116,12 @@ export function journalActor(config: JournalConfig, journal: Journal): Behaviour
     state.dropped += over;
   }
 
+  function lookAgain(state: JournalState, ctx: C): void {
+    if (state.looking) return;
+    state.looking = true;
+    ctx.after(lookAgainMs, { type: 'Look' });
+  }
+
   function look(gateway: string | undefined, ctx: C): void {
     ctx.pipe(
       journal.last(gateway),
@@ -155,6 +164,7 @@ export function journalActor(config: JournalConfig, journal: Journal): Behaviour
         writing: false,
         scheduled: false,
         living: new Set([config.gateway]),
+        looking: true,
         done: undefined,
       };
     },
@@ -179,6 +189,8 @@ export function journalActor(config: JournalConfig, journal: Journal): Behaviour
         case 'Written':
           state.writing = false;
           state.seq = message.seq;
+          if (state.dropped > 0) ctx.log.warn('the journal misses ends', { ends: state.dropped });
+          state.dropped = 0;
           if (state.ended.length > 0 || state.fresh.size > 0) later(state, ctx);
           finished(state, ctx);
           break;
@@ -199,6 +211,7 @@ export function journalActor(config: JournalConfig, journal: Journal): Behaviour
           if (message.incarnation !== config.gateway) look(message.incarnation, ctx);
           break;
         case 'Look':
+          state.looking = false;
           look(undefined, ctx);
           break;
         case 'Found':
@@ -207,7 +220,7 @@ export function journalActor(config: JournalConfig, journal: Journal): Behaviour
           }
           break;
         case 'NotFound':
-          ctx.after(lookAgainMs, { type: 'Look' });
+          lookAgain(state, ctx);
           break;
         case 'Closed':
           ctx.log.info('closed the journal of a gateway that died', {
@@ -217,7 +230,7 @@ export function journalActor(config: JournalConfig, journal: Journal): Behaviour
           break;
         case 'NotClosed':
           // A conflict: another was faster, or the gateway lives.
-          if (codeOf(message.error) !== 'NET_CONFLICT') ctx.after(lookAgainMs, { type: 'Look' });
+          if (codeOf(message.error) !== 'NET_CONFLICT') lookAgain(state, ctx);
           break;
         case 'Finish':
           state.done = message.done;
@@ -228,5 +241,3 @@ export function journalActor(config: JournalConfig, journal: Journal): Behaviour
     },
   };
 }
-
-const codeOf = (error: Error): unknown => (error as { readonly code?: unknown }).code;

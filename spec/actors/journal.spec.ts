@@ -14,6 +14,7 @@ import {
   createMemoryBroker,
   decodeCbor,
   type JournalEnd,
+  NetError,
   openJournal,
   type Stored,
   subjects,
@@ -129,6 +130,28 @@ describe('the journal of a gateway', () => {
     await run(1_000);
     expect((await books()).slice(2)).to.have.length(1);
     expect((await books())[2]).to.deep.include({ gateway: 'dead', by: 'new', lost: ['r1'] });
+  });
+
+  it('is looked for once in ten seconds while none can be closed, however many gateways have died', async () => {
+    const { broker, kernel, run, open, tell } = desk();
+    for (const gateway of ['a', 'b', 'c']) {
+      const journal = open(gateway);
+      tell(journal, accepted(gateway));
+      await run(1_000);
+      await kernel.kill(journal);
+    }
+    const full = broker.connect('new');
+    let looks = 0;
+    open('new', {
+      ...full,
+      latest(stream, filter) {
+        looks++;
+        return full.latest(stream, filter);
+      },
+      store: () => Promise.reject(new NetError('NET_STREAM_FULL', { what: 'the journal' })),
+    });
+    await run(graceMs + 50_000);
+    expect(looks).to.be.within(4, 6);
   });
 
   it('goes on when it was closed by mistake, and says again what is open', async () => {
