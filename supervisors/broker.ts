@@ -53,6 +53,7 @@ function connection(config: ResolvedConfig, incarnation: string, log: Log) {
   let bus: NatsBus | undefined;
   let post: PostOffice | undefined;
   let waiting: { role: Role; incarnation: string; reason: string }[] = [];
+  let restoring: NatsBus | undefined;
 
   const flush = () => {
     if (!post || bus?.state !== 'up') return;
@@ -81,16 +82,22 @@ function connection(config: ResolvedConfig, incarnation: string, log: Log) {
   };
   /** A broker that was started anew has lost the streams it kept in memory. */
   const restore = async (current: NatsBus, settings: StreamSettings, adopt: boolean) => {
+    if (restoring === current) return;
+    restoring = current;
     let told = false;
-    while (current === bus && current.state === 'up') {
+    while (current === bus && current.state !== 'closed') {
       try {
-        return await ensureStreams(current, settings, { adopt });
+        if (current.state === 'up') {
+          await ensureStreams(current, settings, { adopt });
+          break;
+        }
       } catch (error) {
         if (!told) log.error('streams could not be made again', { error: String(error) });
         told = true;
-        await sleep(restoreEveryMs);
       }
+      await sleep(restoreEveryMs);
     }
+    if (restoring === current) restoring = undefined;
   };
   return {
     async open(login: NatsLogin, adopt: boolean): Promise<void> {
