@@ -53,6 +53,10 @@ export {
 export { prefillActor } from './prefill/prefill.js';
 export type { RefusalCode, RefusalMeaning } from './refusals.js';
 export { type RegistryMessage, registryActor } from './registry/registry.js';
-export type { RoutingMode } from './router/policy.js';
+export type { CachesConfig } from './router/caches.js';
+export type { Outcome, RouteRequest } from './router/choose.js';
+export { type CostConfig, costConfig } from './router/cost.js';
+export type { RouteRecord } from './router/route-log.js';
 export { type RouterConfig, type RouterFacts, type RouterMessage, routerActor } from './router/router.js';
+export { type Decision, type SelectionMode, selectionModes } from './router/select.js';
 export type { WorkerConfig, WorkerFacts, WorkerMessage } from './worker/worker.js';

@@ -18,6 +18,7 @@ export interface Leaf {
 
 const count = (min: number, max: number, leaf: Leaf & { default: number }) =>
   Type.Integer({ minimum: min, maximum: max, ...leaf });
+const weight = (leaf: Leaf & { default: number }) => Type.Number({ minimum: 0, maximum: 1e6, ...leaf });
 const text = (leaf: Leaf & { default: string }, pattern?: string) =>
   Type.String({ maxLength: 4096, ...(pattern === undefined ? {} : { pattern }), ...leaf });
 const flagged = (leaf: Leaf & { default: boolean }) => Type.Boolean({ ...leaf });
@@ -133,11 +134,44 @@ export const ConfigSchema = group({
     blocks: count(1, 10_000_000, { default: 16_384, description: 'KV blocks of the mock engine (Dynamo’s default)' }),
   }),
   routing: group({
-    mode: oneOf(['round-robin', 'least-loaded'], {
-      default: 'least-loaded',
+    mode: oneOf(['kv', 'round-robin', 'random', 'power-of-two', 'least-loaded'], {
+      default: 'kv',
       flag: '--routing',
       alias: [{ name: 'DYN_ROUTER_MODE' }],
-      description: 'how the router picks among the workers that could serve a request',
+      description: 'how the router picks among the workers that could serve a request; kv = by cached prefix and load',
+    }),
+    kvIndexBytes: count(MiB, 1024 * 1024 * MiB, {
+      default: 256 * MiB,
+      description: 'memory for what is known of the workers’ caches, per gateway: 16 to 40 bytes a block; mode kv',
+    }),
+    assumeMs: count(0, hour, {
+      default: 10_000,
+      alias: [{ name: 'DYN_ROUTER_PREDICTED_TTL_SECS', times: 1000 }],
+      description:
+        'a prompt counts as cached where it was sent for this long, before the worker says so: siblings land together',
+    }),
+    overlapScoreCredit: weight({
+      default: 1,
+      alias: [{ name: 'DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT' }],
+      description: 'what a cached block is worth against one that is computed; 0 = the cache does not matter',
+    }),
+    overlapScoreCreditDecay: weight({
+      default: 0,
+      description: 'how fast that fades as a worker’s backlog grows beyond the smallest one',
+    }),
+    prefillLoadScale: weight({
+      default: 1,
+      alias: [{ name: 'DYN_ROUTER_PREFILL_LOAD_SCALE' }],
+      description: 'what a prompt block to compute counts against a block of a running request',
+    }),
+    decodeActiveRequestWeight: weight({
+      default: 0,
+      description: 'blocks that a running request counts for beside its own',
+    }),
+    routerTemperature: weight({
+      default: 0,
+      alias: [{ name: 'DYN_ROUTER_TEMPERATURE' }],
+      description: '0 = always the cheapest worker; above, others too, the more the higher',
     }),
     queueLength: count(0, 1_000_000, {
       default: 1024,

@@ -42,6 +42,8 @@ export interface FrontendConfig {
   /** Attempts a request may use in all. */
   readonly attempts: number;
   readonly maxRequests: number;
+  /** Tokens of the blocks by which prompts are compared with what workers have cached; 0: the router does not ask. */
+  readonly hashBlockTokens: number;
   /** Attempts of all requests together, beyond their first. */
   readonly retries: RetryBudgetConfig;
   /** While the broker is away deadlines pause for at most this long. */
@@ -144,6 +146,9 @@ const resyncMs = 1_000;
 const quietMs = 2_000;
 /** A worker that could not be asked is asked again after this long. */
 const againMs = 500;
+/** A worker that dies sooner after a request was placed there did not die of it: the order was still on its way. */
+const unseenMs = 2;
+const noHashes = new BigUint64Array(0);
 
 export function frontendActor(
   config: FrontendConfig,
@@ -200,6 +205,7 @@ export function frontendActor(
       attempt: 1,
       placement: undefined,
       tried: new Set(),
+      hashes: blockHashes(prepared, config.hashBlockTokens),
       choices: Array.from({ length: prepared.n }, (_, index) => ({
         index,
         tokens: [],
@@ -257,7 +263,16 @@ export function frontendActor(
     const choices = r.choices.filter((choice) => !choice.finished).length;
     ctx.tell(router, {
       type: 'Route',
-      request: { num: r.num, attempt: r.attempt, model: r.prepared.model, choices, exclude: r.tried },
+      request: {
+        num: r.num,
+        attempt: r.attempt,
+        id: r.id,
+        model: r.prepared.model,
+        choices,
+        exclude: r.tried,
+        promptTokens: r.prepared.prompt.length,
+        hashes: r.hashes,
+      },
       replyTo: ctx.self,
     });
   }
@@ -367,7 +382,9 @@ export function frontendActor(
       if (r.outages === state.outages && !Object.hasOwn(suspicions, code)) r.tried.add(worker);
       r.queueBy = clock(state, ctx) + config.queueMs;
     }
-    if (code === 'WORKER_DOWN' && tokensOf(r) === r.servedBefore && ++r.deaths >= poisonDeaths) {
+    // Placed there in the moment it died, it was never seen there.
+    const seen = clock(state, ctx) - r.dispatchedAt >= unseenMs;
+    if (code === 'WORKER_DOWN' && seen && tokensOf(r) === r.servedBefore && ++r.deaths >= poisonDeaths) {
       poison(state, r, detail, ctx);
       return;
     }
@@ -475,6 +492,10 @@ export function frontendActor(
       const choice = r.choices[item.choice];
       if (choice === undefined) continue;
       if (item.cached !== undefined) r.cachedTokens = item.cached;
+      if (r.phase === 'queued' || r.phase === 'prefilling') {
+        const { num, attempt, cachedTokens } = r;
+        ctx.tell(router, { type: 'FirstToken', num, attempt, cachedTokens });
+      }
       served(r, worker === r.placement.decode, now, ctx);
       const verdict = arrive(r, choice, item, deliver);
       if (r.firstTokenAt === 0 && choice.tokens.length > 0) r.firstTokenAt = now;
@@ -871,6 +892,8 @@ function facts(state: FrontendState, now: number): FrontendFacts {
 const suspicions: Readonly<Record<Suspicion, true>> = { WORKER_SILENT: true, ENGINE_WEDGED: true };
 /** Of a prompt, whatever else its request says. */
 const identity = ({ prompt, cacheSalt }: Prepared) => sequenceHashes(prompt, prompt.length, cacheSalt)[0] as bigint;
+const blockHashes = ({ prompt, cacheSalt }: Prepared, blockTokens: number) =>
+  blockTokens === 0 ? noHashes : sequenceHashes(prompt, blockTokens, cacheSalt);
 const tokensOf = (r: Request) => r.choices.reduce((sum, choice) => sum + choice.tokens.length, 0);
 /** Who computes the prompt. */
 const computing = ({ prefill, decode }: Placement) => prefill ?? decode;

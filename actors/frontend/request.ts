@@ -86,6 +86,8 @@ export interface Request {
   placement: Placement | undefined;
   /** Incarnations that failed this request: not tried again. */
   readonly tried: Set<string>;
+  /** Sequence hashes of the prompt's whole blocks, for the router. */
+  readonly hashes: BigUint64Array;
   choices: ChoiceState[];
   /** `begin` was called: the client has its status line. */
   begun: boolean;

@@ -44,8 +44,8 @@ export function registryActor(
       state.liveness.echo();
       return;
     }
-    const { busySlots, waiting, steps, queued } = body;
-    ctx.tell(router, { type: 'Load', incarnation, busySlots, waiting });
+    const { busySlots, waiting, usedKvBlocks, steps, queued } = body;
+    ctx.tell(router, { type: 'Load', incarnation, busySlots, waiting, usedKvBlocks });
     const news = state.liveness.beat({ incarnation, steps, queued });
     if (news === 'cleared') cleared(incarnation, ctx);
     else if (news !== undefined) suspect(incarnation, news, ctx);

@@ -1,30 +1,34 @@
 /**
  * The router: picks P and D together for each request, counts its own dispatches at once (load reports come later), and
- * holds what cannot be placed yet in a bounded first-come queue, where it occupies nothing (design 5.3).
+ * holds what cannot be placed yet in a bounded first-come queue, where it occupies nothing (design 5.3). It knows what the workers'
+ * caches hold, and remembers why it decided as it did.
  */
-import type { InstanceInfo } from '../../transport/index.js';
+import type { KvIndexStats } from '../../gpu/index.js';
+import type { InstanceInfo, KvOp } from '../../transport/index.js';
 import type { Behaviour, Ctx, Ref } from '../kernel/contract.js';
 import { isFull, meaningOf } from '../refusals.js';
 import type { Suspicion } from '../registry/liveness.js';
+import { Caches, type CachesConfig } from './caches.js';
+import { type Choice, choose, type Fleet, type Outcome, type RouteRequest, type Worker } from './choose.js';
+import type { CostConfig } from './cost.js';
 import { type Inhibited, type InhibitionConfig, Inhibitions, pairKey } from './inhibition.js';
+import { type EntryKey, Ledger } from './ledger.js';
 import { Line } from './line.js';
-import { type Candidate, type RoutingMode, select } from './policy.js';
+import { RouteLog, type RouteRecord } from './route-log.js';
+import type { SelectionMode } from './select.js';
 
 export interface RouterConfig {
-  readonly mode: RoutingMode;
+  /** Incarnation of the gateway whose router it is. */
+  readonly gateway: string;
+  readonly mode: SelectionMode;
+  /** Tokens of a KV block, as prompts are hashed by. */
+  readonly blockTokens: number;
+  /** Of a worker that computes the prompt; mode kv only, as is `caches`. */
+  readonly cost: CostConfig;
+  readonly caches: CachesConfig;
   /** Most requests that wait for a worker; one more is refused with QUEUE_FULL. */
   readonly queueLimit: number;
   readonly inhibition: InhibitionConfig;
-}
-
-export interface RouteRequest {
-  readonly num: number;
-  readonly attempt: number;
-  readonly model: string;
-  /** Slots it needs on D: one per choice that still runs. */
-  readonly choices: number;
-  /** Incarnations that have failed this request. */
-  readonly exclude: ReadonlySet<string>;
 }
 
 export type RouterReply =
@@ -48,6 +52,8 @@ export type RouterMessage =
   | { readonly type: 'Route'; readonly request: RouteRequest; readonly replyTo: Ref<RouterReply> }
   /** The attempt is over, or gave up waiting: every unit it holds is free again. Repeats are harmless. */
   | { readonly type: 'Release'; readonly num: number; readonly attempt: number; readonly end?: AttemptEnd }
+  /** Whoever computes its prompt has done so, with so many tokens from its cache. */
+  | { readonly type: 'FirstToken'; readonly num: number; readonly attempt: number; readonly cachedTokens: number }
   /** Its prompt is computed and D decodes: P's unit is free, D's is not, and both have shown that they work. */
   | { readonly type: 'PrefillDone'; readonly num: number; readonly attempt: number }
   | { readonly type: 'InstanceUp'; readonly info: InstanceInfo }
@@ -57,7 +63,23 @@ export type RouterMessage =
       readonly reason: string;
       readonly frontend: Ref<WorkerLoss>;
     }
-  | { readonly type: 'Load'; readonly incarnation: string; readonly busySlots: number; readonly waiting: number }
+  | {
+      readonly type: 'Load';
+      readonly incarnation: string;
+      readonly busySlots: number;
+      readonly waiting: number;
+      readonly usedKvBlocks: number;
+    }
+  /** What a worker rank holds has changed, in the order of its own reports. */
+  | { readonly type: 'KvChange'; readonly incarnation: string; readonly rank: number; readonly ops: readonly KvOp[] }
+  /** Why did a request go where it went? Empty: it is not known, or forgotten. */
+  | {
+      readonly type: 'Explain';
+      readonly id: string;
+      readonly replyTo: Ref<{ readonly records: readonly RouteRecord[] }>;
+    }
+  /** Where would it go now? Nothing is booked. */
+  | { readonly type: 'DryRun'; readonly request: RouteRequest; readonly replyTo: Ref<Outcome> }
   /** It says nothing, or its engine stands still: nothing goes there until it is `Cleared`, and then a probe first. */
   | {
       readonly type: 'Suspect';
@@ -88,29 +110,29 @@ export interface RouterFacts {
   readonly suspects: readonly { readonly incarnation: string; readonly reason: string }[];
   /** How often a worker or pair was put out of routing. */
   readonly inhibitions: number;
+  /** Undefined: caches do not matter in this mode. */
+  readonly index: KvIndexStats | undefined;
+  readonly hits: Readonly<Hits>;
 }
 
-interface Worker {
-  readonly info: InstanceInfo;
-  /** Units held by this router's dispatches. */
-  used: number;
-  /** Busy and waiting, as the worker last said. */
-  reported: number;
-  /** It refused although this router saw room, for other gateways use it too; until it reports room, or something of ours ends there. */
-  full: boolean;
-  /** Why it can be expected to answer nothing. */
-  suspect: string | undefined;
+/** Prompt tokens of attempts that gave a first token. */
+export interface Hits {
+  prompt: number;
+  /** Of those, tokens that a cache was expected to have, and that one had. */
+  expected: number;
+  cached: number;
+  /** Expected and not there; there and not expected. */
+  missed: number;
+  unforeseen: number;
 }
 
 interface Placed {
   readonly attempt: number;
   readonly decode: string;
-  readonly units: number;
+  readonly prefill: string | undefined;
   readonly at: number;
-  /** Holds P's unit. */
-  prefill: string | undefined;
-  /** Who was to compute the prompt, also after its unit is free. */
-  readonly computedBy: string | undefined;
+  readonly promptTokens: number;
+  readonly record: RouteRecord;
 }
 
 interface Waiting {
@@ -118,13 +140,19 @@ interface Waiting {
   readonly replyTo: Ref<RouterReply>;
 }
 
-export interface RouterState {
+export interface RouterState extends Fleet {
   readonly workers: Map<string, Worker>;
   readonly placed: Map<number, Placed>;
   readonly line: Line<Waiting>;
-  readonly inhibitions: Inhibitions;
+  readonly log: RouteLog;
+  readonly hits: Hits;
+  /** Workers whose cache was found to lack what it should have: said once. */
+  readonly drifted: Set<string>;
   turn: number;
 }
+
+/** Blocks that a cache lacks before it is worth a line. */
+const driftBlocks = 4;
 
 export function routerActor(config: RouterConfig): Behaviour<RouterMessage, RouterState> {
   return {
@@ -135,6 +163,11 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
       placed: new Map(),
       line: new Line(),
       inhibitions: new Inhibitions(config.inhibition),
+      ledger: new Ledger(config.blockTokens),
+      caches: config.mode === 'kv' ? new Caches(config.caches) : undefined,
+      log: new RouteLog(),
+      hits: { prompt: 0, expected: 0, cached: 0, missed: 0, unforeseen: 0 },
+      drifted: new Set(),
       turn: 0,
     }),
     handle(state, message, ctx) {
@@ -146,21 +179,23 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
           state.line.drop(message.num, message.attempt);
           if (state.placed.get(message.num)?.attempt !== message.attempt) return state;
           learn(state, message.num, message.end, ctx);
-          release(state, message.num);
+          release(state, config.gateway, message.num);
           markFull(state, message.end);
           break;
+        case 'FirstToken':
+          began(state, config, message, ctx);
+          return state;
         case 'PrefillDone':
           if (state.placed.get(message.num)?.attempt !== message.attempt) return state;
           learn(state, message.num, 'served', ctx);
-          releasePrefill(state, message.num);
+          freePrefill(state, config.gateway, message.num);
           break;
         case 'InstanceUp': {
           const { incarnation } = message.info;
           const known = state.workers.get(incarnation);
           state.workers.set(incarnation, {
-            // One that comes back may still hold what it held before it was out of view.
-            used: known === undefined ? unitsOn(state, incarnation) : known.used,
             reported: 0,
+            reportedBlocks: 0,
             full: false,
             suspect: undefined,
             ...known,
@@ -172,8 +207,25 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
           const { incarnation, reason, frontend } = message;
           state.workers.delete(incarnation);
           state.inhibitions.forget(incarnation);
+          state.caches?.forget(incarnation);
+          state.drifted.delete(incarnation);
           ctx.tell(frontend, { type: 'WorkerGone', incarnation, reason });
           break;
+        }
+        case 'KvChange':
+          // Also of a worker that is out of view for a moment: what was missed would be believed when it comes back.
+          state.caches?.change(message.incarnation, message.rank, message.ops);
+          return state;
+        case 'Explain':
+          ctx.tell(message.replyTo, { records: state.log.find(message.id) });
+          return state;
+        case 'DryRun': {
+          const { request, replyTo } = message;
+          ctx.tell(
+            replyTo,
+            choose(state, request, config, ctx.now(), state.turn, () => ctx.random()),
+          );
+          return state;
         }
         case 'Suspect': {
           const { incarnation, code, frontend } = message;
@@ -198,6 +250,7 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
           const worker = state.workers.get(message.incarnation);
           if (!worker) return state;
           worker.reported = message.busySlots + message.waiting;
+          worker.reportedBlocks = message.usedKvBlocks;
           if (worker.reported < (worker.info.slots ?? 1)) worker.full = false;
           break;
         }
@@ -240,118 +293,43 @@ function drain(state: RouterState, config: RouterConfig, ctx: Ctx<RouterMessage>
   });
 }
 
-interface Choice {
-  readonly decode: string;
-  readonly prefill: string | undefined;
-}
-
-/** Takes the units and says where, or takes nothing. */
+/** Books what was chosen and says where, or books nothing. */
 function place(
   state: RouterState,
   request: RouteRequest,
   config: RouterConfig,
   ctx: Ctx<RouterMessage>,
 ): Choice | undefined {
-  const choice = choose(state, request, config, ctx);
-  if (choice === undefined) return undefined;
-  const { decode, prefill } = choice;
-  const { num, attempt } = request;
+  const { num, attempt, id, promptTokens, hashes } = request;
+  const now = ctx.now();
+  const { choice, decisions } = choose(state, request, config, now, state.turn, () => ctx.random());
+  if (choice === undefined) {
+    // Why it waits is worth knowing once.
+    if (state.log.find(id).at(-1)?.attempt !== attempt) {
+      state.log.add({ id, attempt, at: ctx.wallTime(), decisions, placed: undefined, expectedTokens: 0 });
+    }
+    return undefined;
+  }
+  const { decode, prefill, expectedTokens } = choice;
   state.turn++;
   // A request that is routed again without a Release in between (it cannot, but if it did) must not leak its units.
-  release(state, num);
-  state.placed.set(num, { attempt, decode, units: request.choices, at: ctx.now(), prefill, computedBy: prefill });
-  add(state, decode, request.choices);
-  if (prefill !== undefined) add(state, prefill, 1);
+  release(state, config.gateway, num);
+  const placed = prefill === undefined ? { decode } : { prefill, decode };
+  const record: RouteRecord = { id, attempt, at: ctx.wallTime(), decisions, placed, expectedTokens };
+  state.log.add(record);
+  state.placed.set(num, { attempt, decode, prefill, at: now, promptTokens, record });
+  const entry = { origin: config.gateway, num, attempt, promptTokens, hashes, at: now };
+  const toCompute = promptTokens - expectedTokens;
+  const onDecode = {
+    incarnation: decode,
+    units: request.choices,
+    prefillTokens: prefill === undefined ? toCompute : 0,
+  };
+  state.ledger.add({ ...entry, ...onDecode });
+  if (prefill !== undefined) state.ledger.add({ ...entry, incarnation: prefill, units: 1, prefillTokens: toCompute });
+  state.caches?.assume(prefill ?? decode, hashes, now);
   for (const key of keysOf(decode, prefill)) state.inhibitions.placed(key, num);
   return choice;
-}
-
-/** D first, then P: one order of acquisition. A D whose P is only the least bad one is the last resort. */
-function choose(
-  state: RouterState,
-  request: RouteRequest,
-  config: RouterConfig,
-  ctx: Ctx<RouterMessage>,
-): Choice | undefined {
-  const now = ctx.now();
-  let decodes = eligible(state, 'decode', request, request.choices, undefined, now).candidates;
-  let resort: Choice | undefined;
-  while (decodes.length > 0) {
-    const decode = (select(config.mode, decodes, state.turn, ctx.random()) as Candidate).incarnation;
-    // Only prefill workers whose KV this decode worker can read.
-    const prefills = eligible(state, 'prefill', request, 1, decode, now);
-    // Those that failed this request are no reason to wait: D can do without.
-    if (!prefills.exist) return { decode, prefill: undefined };
-    const prefill = select(config.mode, prefills.candidates, state.turn, ctx.random())?.incarnation;
-    if (prefill !== undefined && !prefills.leastBad) return { decode, prefill };
-    if (prefill !== undefined) resort ??= { decode, prefill };
-    const fingerprint = fingerprintOf(state, decode);
-    // Where no P has room, no D of the same KV has to ask again.
-    decodes = decodes.filter(({ incarnation }) =>
-      prefills.room ? incarnation !== decode : fingerprintOf(state, incarnation) !== fingerprint,
-    );
-  }
-  return resort;
-}
-
-interface Eligible {
-  readonly candidates: Candidate[];
-  /** Some serve this model and can be expected to answer, free or not. */
-  readonly exist: boolean;
-  /** One of them, inhibited or not, could take it. */
-  readonly room: boolean;
-  /** All of them are inhibited, and the candidate is the one that is back first. */
-  readonly leastBad: boolean;
-}
-
-const fingerprintOf = (state: RouterState, incarnation: string) => state.workers.get(incarnation)?.info.fingerprint;
-
-/** `decode`: the other half of the pair, when a prefill worker is wanted. */
-function eligible(
-  state: RouterState,
-  component: 'prefill' | 'decode',
-  request: RouteRequest,
-  units: number,
-  decode: string | undefined,
-  now: number,
-): Eligible {
-  const { inhibitions } = state;
-  const fingerprint = decode === undefined ? undefined : fingerprintOf(state, decode);
-  const candidates: Candidate[] = [];
-  let exist = false;
-  let healthy = false;
-  let leastBad: Candidate | undefined;
-  let soonest = Number.POSITIVE_INFINITY;
-  for (const [incarnation, worker] of state.workers) {
-    const { info } = worker;
-    if (info.component !== component || info.draining || info.model !== request.model) continue;
-    if (request.exclude.has(incarnation)) continue;
-    if (decode !== undefined && info.fingerprint !== fingerprint) continue;
-    // It answers nothing: no reason to wait either, for D can do without P.
-    if (worker.suspect !== undefined) continue;
-    exist = true;
-    const pair = decode === undefined || inhibitions.size === 0 ? undefined : pairKey(incarnation, decode);
-    const out =
-      inhibitions.standing(incarnation, now) === 'out' ||
-      (pair !== undefined && inhibitions.standing(pair, now) === 'out');
-    if (!out) healthy = true;
-    // One grant more than P has slots: the next prompt is at hand when a slot gets free (design 5.3).
-    const capacity = (info.slots ?? 1) + (component === 'prefill' ? 1 : 0);
-    if (worker.full || worker.used + units > capacity) continue;
-    const candidate = { incarnation, load: Math.max(worker.used, worker.reported), capacity };
-    if (!out) {
-      candidates.push(candidate);
-      continue;
-    }
-    const until = Math.max(inhibitions.until(incarnation), pair === undefined ? 0 : inhibitions.until(pair));
-    if (until >= soonest) continue;
-    soonest = until;
-    leastBad = candidate;
-  }
-  // One that is merely full is worth waiting for.
-  const room = candidates.length > 0 || leastBad !== undefined;
-  if (healthy || leastBad === undefined) return { candidates, exist, room, leastBad: false };
-  return { candidates: [leastBad], exist, room, leastBad: true };
 }
 
 const keysOf = (decode: string, prefill: string | undefined): readonly string[] =>
@@ -361,7 +339,7 @@ const keysOf = (decode: string, prefill: string | undefined): readonly string[] 
 function learn(state: RouterState, num: number, end: AttemptEnd | undefined, ctx: Ctx<RouterMessage>): void {
   const placed = state.placed.get(num);
   if (placed === undefined) return;
-  const { decode, computedBy } = placed;
+  const { decode, prefill: computedBy } = placed;
   const { inhibitions } = state;
   if (end !== undefined && end !== 'served') {
     const { worker, code } = end;
@@ -398,7 +376,14 @@ function factsOf(state: RouterState, now: number): RouterFacts {
     if (suspect !== undefined) suspects.push({ incarnation, reason: suspect });
   }
   const { line, inhibitions } = state;
-  return { queued: line.size, inhibited: inhibitions.list(now), suspects, inhibitions: inhibitions.total };
+  return {
+    queued: line.size,
+    inhibited: inhibitions.list(now),
+    suspects,
+    inhibitions: inhibitions.total,
+    index: state.caches?.stats(),
+    hits: { ...state.hits },
+  };
 }
 
 /** No worker that serves this model could ever hold so many choices at once. */
@@ -410,38 +395,47 @@ function tooMany(state: RouterState, request: RouteRequest): boolean {
   return most > 0 && request.choices > most;
 }
 
-function add(state: RouterState, incarnation: string, units: number): void {
-  const worker = state.workers.get(incarnation);
-  if (worker) worker.used += units;
+/** The prompt is no load any more, and what the cache had of it shows how true the router's view of it is. */
+function began(
+  state: RouterState,
+  config: RouterConfig,
+  { num, attempt, cachedTokens }: RouterMessage & { type: 'FirstToken' },
+  ctx: Ctx<RouterMessage>,
+): void {
+  const placed = state.placed.get(num);
+  if (placed?.attempt !== attempt || placed.record.cachedTokens !== undefined) return;
+  const worker = placed.prefill ?? placed.decode;
+  state.ledger.prefillDone({ origin: config.gateway, num, attempt, incarnation: worker });
+  placed.record.cachedTokens = cachedTokens;
+  const { hits, drifted } = state;
+  const { expectedTokens, id } = placed.record;
+  const missed = Math.max(0, expectedTokens - cachedTokens);
+  hits.prompt += placed.promptTokens;
+  hits.expected += expectedTokens;
+  hits.cached += cachedTokens;
+  hits.missed += missed;
+  hits.unforeseen += Math.max(0, cachedTokens - expectedTokens);
+  if (missed < driftBlocks * config.blockTokens || drifted.has(worker)) return;
+  drifted.add(worker);
+  ctx.log.warn('a cache lacks what it was expected to have', { req: id, worker, expectedTokens, cachedTokens });
 }
 
-function unitsOn({ placed }: RouterState, incarnation: string): number {
-  let units = 0;
-  for (const { prefill, decode, units: slots } of placed.values()) {
-    if (decode === incarnation) units += slots;
-    if (prefill === incarnation) units += 1;
-  }
-  return units;
-}
-
-function release(state: RouterState, num: number): void {
+function release(state: RouterState, origin: string, num: number): void {
   const placed = state.placed.get(num);
   if (!placed) return;
-  releasePrefill(state, num);
+  freePrefill(state, origin, num);
   state.placed.delete(num);
-  free(state, placed.decode, placed.units);
+  free(state, { origin, num, attempt: placed.attempt, incarnation: placed.decode });
 }
 
-function releasePrefill(state: RouterState, num: number): void {
+function freePrefill(state: RouterState, origin: string, num: number): void {
   const placed = state.placed.get(num);
   if (placed?.prefill === undefined) return;
-  free(state, placed.prefill, 1);
-  placed.prefill = undefined;
+  free(state, { origin, num, attempt: placed.attempt, incarnation: placed.prefill });
 }
 
-function free(state: RouterState, incarnation: string, units: number): void {
-  const worker = state.workers.get(incarnation);
-  if (!worker) return;
-  worker.used -= units;
-  worker.full = false;
+/** Repeats are harmless: the ledger frees an entry once. */
+function free(state: RouterState, key: EntryKey): void {
+  const worker = state.workers.get(key.incarnation);
+  if (state.ledger.free(key) && worker !== undefined) worker.full = false;
 }

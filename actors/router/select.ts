@@ -18,9 +18,13 @@ export type SelectionMode = (typeof selectionModes)[number];
 /** Why a worker is not compared. The first group is the caller's to say, the second follows from the request. */
 export type Exclusion =
   | 'draining'
+  /** It says nothing, or its engine stands still. */
+  | 'suspect'
   | 'inhibited'
   | 'tried'
   | 'full'
+  /** No prefill worker that it can take KV from has room. */
+  | 'no-prefill'
   | 'busy'
   | 'wrong-model'
   | 'wrong-fingerprint'

@@ -5,6 +5,7 @@
 import {
   beaconActor,
   type ClientStream,
+  costConfig,
   createKernel,
   decodeActor,
   type FrontendConfig,
@@ -23,6 +24,7 @@ import {
   type RouterMessage,
   registryActor,
   routerActor,
+  type SelectionMode,
   seededDispatcher,
   seededRandom,
   type TokenLogprob,
@@ -63,6 +65,9 @@ export interface FleetOptions {
   readonly frontend?: Partial<FrontendConfig>;
   readonly engine?: Partial<MockEngineOptions>;
   readonly queueLimit?: number;
+  /** @default 'kv' */
+  readonly mode?: SelectionMode;
+  readonly assumeMs?: number;
   /** How long an answer to a query is on its way. */
   readonly queries?: { readonly delayMs: number };
 }
@@ -158,7 +163,11 @@ export function createFleet(options: FleetOptions) {
   // gateway
   const router = kernel.spawn(
     routerActor({
-      mode: 'least-loaded',
+      gateway: gatewayId,
+      mode: options.mode ?? 'kv',
+      blockTokens: 64,
+      cost: costConfig(),
+      caches: { maxBytes: 1024 * 1024, assumeMs: options.assumeMs ?? 10_000 },
       queueLimit: options.queueLimit ?? 1_000,
       inhibition: { firstMs: 5_000, longestMs: 60_000 },
     }),
@@ -176,6 +185,7 @@ export function createFleet(options: FleetOptions) {
     attempts: 4,
     retries: { burst: 1_000, perSecond: 100 },
     maxRequests: 10_000,
+    hashBlockTokens: 64,
     brokerOutageMs: 90_000,
     ...options.frontend,
   };
@@ -229,7 +239,12 @@ export function createFleet(options: FleetOptions) {
     });
     const gpu: Ref<GpuMessage> = kernel.spawn(
       gpuActor(engine, (self) => ({
-        step: (step) => void kernel.tell(self, { type: 'EngineStepped', step }),
+        step(step) {
+          kernel.tell(self, { type: 'EngineStepped', step });
+          // As a follower of its reports would say it, without the way there.
+          if (step.cache !== undefined)
+            kernel.tell(router, { type: 'KvChange', incarnation, rank: 0, ops: step.cache });
+        },
         died: (error) => void kernel.tell(self, { type: 'EngineDied', error }),
       })),
       address(component, incarnation, 'gpu'),

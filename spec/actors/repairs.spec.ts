@@ -1,6 +1,7 @@
 /** What the frontend does when only a part of what was said has come through. */
 import { expect } from 'chai';
 import {
+  costConfig,
   createKernel,
   type Ref,
   type RouterMessage,
@@ -217,7 +218,15 @@ describe('the router', () => {
       address('gateway', 'g', 'frontend'),
     );
     const router = kernel.spawn(
-      routerActor({ mode: 'least-loaded', queueLimit: 9, inhibition: { firstMs: 5_000, longestMs: 60_000 } }),
+      routerActor({
+        gateway: 'g',
+        mode: 'least-loaded',
+        blockTokens: 64,
+        cost: costConfig(),
+        caches: { maxBytes: 1024 * 1024, assumeMs: 0 },
+        queueLimit: 9,
+        inhibition: { firstMs: 5_000, longestMs: 60_000 },
+      }),
       address('gateway', 'g', 'router'),
     );
     const tell = (message: RouterMessage) => {
@@ -225,7 +234,8 @@ describe('the router', () => {
       dispatcher.drain();
     };
     const route = (num: number) => {
-      const request = { num, attempt: 1, model: 'mock', choices: 1, exclude: new Set<string>() };
+      const asked = { id: String(num), promptTokens: 1, hashes: new BigUint64Array(0) };
+      const request = { num, attempt: 1, model: 'mock', choices: 1, exclude: new Set<string>(), ...asked };
       tell({ type: 'Route', request, replyTo });
     };
     const place = { node: 'n', host: 'h', pid: 1, draining: false, model: 'mock', slots: 1 };

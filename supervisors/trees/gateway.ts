@@ -3,6 +3,7 @@
 import type { Server } from 'node:net';
 import { hostname } from 'node:os';
 import {
+  costConfig,
   type FrontendFacts,
   type FrontendMessage,
   frontendActor,
@@ -36,12 +37,16 @@ import {
 } from '../../transport/index.js';
 import type { GatewayBoot, RunningTree } from '../boot.js';
 import { actorLogs, processLogger } from '../process-log.js';
+import { type KvViewFacts, openKvViews } from './kv-views.js';
 import { openProcess, within } from './process.js';
+import { routerSamples } from './router-samples.js';
 
 const factsMs = 500;
 /** The last record of the journal may take this long. */
 const journalMs = 1_000;
 const attempts = 4;
+/** Of both engines; the embedded one computes prompts in multiples of it (design 6.3). */
+const blockTokens = 64;
 /** However often a worker failed: by then a probe a minute costs nobody much. */
 const longestInhibitionMs = 60_000;
 /** A worker that dies leaves its slots' requests behind at once; a fleet that goes on dying is asked at this rate. */
@@ -62,11 +67,28 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
   let gateway: Gateway | undefined;
   const limits = { bodyBytes: config.http.bodyBytes, keepAliveMs: config.http.keepAliveMs };
 
-  const { mode, queueLength, inhibitMs } = config.routing;
+  const { mode, queueLength, inhibitMs, kvIndexBytes, assumeMs } = config.routing;
   const router = kernel.spawn(
-    routerActor({ mode, queueLimit: queueLength, inhibition: { firstMs: inhibitMs, longestMs: longestInhibitionMs } }),
+    routerActor({
+      gateway: incarnation,
+      mode,
+      blockTokens,
+      cost: costConfig(config.routing),
+      caches: { maxBytes: kvIndexBytes, assumeMs },
+      queueLimit: queueLength,
+      inhibition: { firstMs: inhibitMs, longestMs: longestInhibitionMs },
+    }),
     address('gateway', incarnation, 'router'),
   );
+  const views =
+    mode === 'kv'
+      ? openKvViews(
+          bus,
+          blockTokens,
+          (worker, rank, ops) => void kernel.tell(router, { type: 'KvChange', incarnation: worker, rank, ops }),
+          logger,
+        )
+      : undefined;
   const journal = kernel.spawn(
     journalActor({ gateway: incarnation, graceMs: config.nats.leaseMs }, openJournal(bus)),
     address('gateway', incarnation, 'journal'),
@@ -74,7 +96,14 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
   const here = address('gateway', incarnation, 'frontend');
   const frontend: Ref<FrontendMessage> = kernel.spawn(
     frontendActor(
-      { gateway: incarnation, ...config.deadlines, attempts, maxRequests, retries },
+      {
+        gateway: incarnation,
+        ...config.deadlines,
+        attempts,
+        maxRequests,
+        retries,
+        hashBlockTokens: mode === 'kv' ? blockTokens : 0,
+      },
       {
         preprocessor: createPreprocessor(models, limits, (error) =>
           logger.error({ err: error }, 'a request could not be prepared'),
@@ -100,6 +129,8 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
   const registry: Ref<RegistryMessage> = kernel.spawn(
     registryActor(router, frontend, config.routing, (live) => {
       instances = live;
+      // In the turn in which the router hears of it: nothing comes of a worker after its end.
+      views?.follow(live);
       const known = new Set(live.map((info) => info.incarnation));
       for (const worker of loads.keys()) if (!known.has(worker)) loads.delete(worker);
     }),
@@ -163,7 +194,7 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
   gateway = createGateway({
     models,
     submit: (request) => kernel.tell(frontend, request),
-    status: () => status(boot.model.id, bus.state === 'up', instances, facts, routing, loads),
+    status: () => status(boot.model.id, bus.state === 'up', instances, facts, routing, loads, views?.facts()),
     listen: { server: boot.listener as unknown as Server },
     log: logger,
     limits,
@@ -192,6 +223,7 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
     );
     await announcement.withdraw();
     for (const source of [...frames, watch]) source.stop();
+    views?.stop();
   });
 
   return host.tree({
@@ -245,6 +277,7 @@ function status(
   facts: FrontendFacts | undefined,
   routing: RouterFacts | undefined,
   loads: ReadonlyMap<string, Body<'Load'>>,
+  views: KvViewFacts | undefined,
 ) {
   const workers = instances.filter((info) => info.component === 'decode' && info.model === model && !info.draining);
   const reason = brokerUp ? (workers.length > 0 ? '' : 'no decode worker') : 'the message broker is away';
@@ -273,6 +306,7 @@ function status(
         routing?.inhibitions,
         'counter',
       ),
+      ...routerSamples(routing, views),
       ...(routing?.inhibited ?? []).map((each) => kept(each.incarnation, each.prefill ?? '', each.reason)),
       ...instances.flatMap(({ incarnation, instance, component }) => {
         const load = loads.get(incarnation);

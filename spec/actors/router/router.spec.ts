@@ -1,5 +1,6 @@
 import { expect } from 'chai';
 import {
+  costConfig,
   createKernel,
   type Ref,
   type RouterFacts,
@@ -38,7 +39,15 @@ function routing(workers: Readonly<Record<string, number>>, queueLimit = 10_000)
     address('gateway', 'g', 'frontend'),
   );
   const router = kernel.spawn(
-    routerActor({ mode: 'least-loaded', queueLimit, inhibition: { firstMs: 5_000, longestMs: 60_000 } }),
+    routerActor({
+      gateway: 'g',
+      mode: 'least-loaded',
+      blockTokens: 64,
+      cost: costConfig(),
+      caches: { maxBytes: 1024 * 1024, assumeMs: 0 },
+      queueLimit,
+      inhibition: { firstMs: 5_000, longestMs: 60_000 },
+    }),
     address('gateway', 'g', 'router'),
   );
   const tell = (message: RouterMessage) => {
@@ -59,7 +68,8 @@ function routing(workers: Readonly<Record<string, number>>, queueLimit = 10_000)
     tell,
     up,
     route(num: number, attempt = 1, choices = 1, exclude: readonly string[] = []) {
-      const request = { num, attempt, model: 'mock', choices, exclude: new Set(exclude) };
+      const prompt = { id: String(num), promptTokens: 1, hashes: new BigUint64Array(0) };
+      const request = { num, attempt, model: 'mock', choices, exclude: new Set(exclude), ...prompt };
       tell({ type: 'Route', request, replyTo: asker });
       return routed.get(num);
     },
@@ -228,9 +238,9 @@ describe('the router’s line', () => {
     router.release(1, { worker: 'decode-0', code: 'GPU_FULL' });
     expect(router.route(1, 2)).to.deep.equal({ prefill: undefined, decode: 'decode-0' });
     expect(router.order, 'refused once, asked once').to.deep.equal([1]);
-    router.tell({ type: 'Load', incarnation: 'decode-0', busySlots: 4, waiting: 0 });
+    router.tell({ type: 'Load', incarnation: 'decode-0', busySlots: 4, waiting: 0, usedKvBlocks: 0 });
     expect(router.order).to.deep.equal([1]);
-    router.tell({ type: 'Load', incarnation: 'decode-0', busySlots: 3, waiting: 0 });
+    router.tell({ type: 'Load', incarnation: 'decode-0', busySlots: 3, waiting: 0, usedKvBlocks: 0 });
     expect(router.order).to.deep.equal([1, 1]);
   });
 
@@ -239,7 +249,7 @@ describe('the router’s line', () => {
     for (let num = 1; num <= 5_000; num++) router.route(num);
     const before = process.cpuUsage();
     for (let event = 0; event < 5_000; event++) {
-      router.tell({ type: 'Load', incarnation: 'decode-0', busySlots: 1, waiting: 0 });
+      router.tell({ type: 'Load', incarnation: 'decode-0', busySlots: 1, waiting: 0, usedKvBlocks: 0 });
     }
     const { user, system } = process.cpuUsage(before);
     expect((user + system) / 5_000, 'microseconds per event').to.be.below(200);

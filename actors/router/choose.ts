@@ -1,0 +1,239 @@
+/**
+ * Which pair of workers takes a request: D by its load, P by what its cache has of the prompt and by its backlog; where D computes the
+ * prompt itself, D by both. Everything a router knows goes in, decisions come out; nothing is booked here.
+ */
+import type { InstanceInfo } from '../../transport/index.js';
+import { type Caches, noOverlap } from './caches.js';
+import type { CostConfig, TierOverlap, WorkerLoad } from './cost.js';
+import { type Inhibitions, pairKey } from './inhibition.js';
+import type { Ledger } from './ledger.js';
+import {
+  type Decision,
+  decide,
+  type Exclusion,
+  type SelectionCandidate,
+  type SelectionMode,
+  type Wishes,
+} from './select.js';
+
+export interface RouteRequest {
+  readonly num: number;
+  readonly attempt: number;
+  /** Request id, to find its decisions by. */
+  readonly id: string;
+  readonly model: string;
+  /** Slots it needs on D: one per choice that still runs. */
+  readonly choices: number;
+  /** Incarnations that have failed this request. */
+  readonly exclude: ReadonlySet<string>;
+  readonly promptTokens: number;
+  /** Sequence hashes of the prompt's whole blocks; empty where caches do not matter. */
+  readonly hashes: BigUint64Array;
+}
+
+/** A worker as the router sees it, beside what it has given it itself. */
+export interface Worker {
+  readonly info: InstanceInfo;
+  /** Busy and waiting, as the worker last said. */
+  reported: number;
+  /** KV blocks in use, as it last said. */
+  reportedBlocks: number;
+  /** Cleared by the next load report or release. */
+  full: boolean;
+  /** Why it can be expected to answer nothing. */
+  suspect: string | undefined;
+}
+
+export interface ChooseConfig {
+  readonly mode: SelectionMode;
+  readonly blockTokens: number;
+  /** Of a worker that computes the prompt. */
+  readonly cost: CostConfig;
+}
+
+export interface Fleet {
+  readonly workers: ReadonlyMap<string, Worker>;
+  readonly ledger: Ledger;
+  readonly inhibitions: Inhibitions;
+  /** Undefined: caches do not matter. */
+  readonly caches: Caches | undefined;
+}
+
+export interface Choice {
+  readonly decode: string;
+  readonly prefill: string | undefined;
+  /** Prompt tokens that whoever computes the prompt should have in its cache. */
+  readonly expectedTokens: number;
+}
+
+export interface Outcome {
+  readonly choice: Choice | undefined;
+  readonly decisions: readonly Decision[];
+}
+
+/** What one call looks at again and again. */
+interface Look {
+  readonly fleet: Fleet;
+  readonly request: RouteRequest;
+  readonly config: ChooseConfig;
+  readonly now: number;
+  readonly overlaps: ReadonlyMap<string, TierOverlap>;
+}
+
+interface Eligible {
+  readonly workers: SelectionCandidate[];
+  /** Some serve this model and can be expected to answer, free or not. */
+  readonly exist: boolean;
+  /** All of them are inhibited, and the one that is back first may be taken all the same. */
+  readonly leastBad: boolean;
+  /** One of them, inhibited or not, could take it. */
+  readonly room: boolean;
+}
+
+/**
+ * D first, then P: one order of acquisition. A D whose P is only the least bad one is the last resort. `turn` counts decisions, `draw` gives
+ * a number in [0, 1) for each.
+ */
+export function choose(
+  fleet: Fleet,
+  request: RouteRequest,
+  config: ChooseConfig,
+  now: number,
+  turn: number,
+  draw: () => number,
+): Outcome {
+  const { caches } = fleet;
+  const overlaps = caches === undefined ? new Map() : caches.overlaps(request.hashes, now);
+  const look: Look = { fleet, request, config, now, overlaps };
+  const { promptTokens } = request;
+  const { blockTokens, mode } = config;
+  const wishes = { blockTokens, promptTokens } satisfies Partial<Wishes>;
+  const decisions: Decision[] = [];
+  const make = (phase: Wishes['phase'], workers: readonly SelectionCandidate[], cost: CostConfig) => {
+    const decision = decide(mode, { ...wishes, phase }, workers, cost, { turn, draw: draw() });
+    decisions.push(decision);
+    return decision.chosen === undefined ? undefined : decision.candidates[decision.chosen]?.incarnation;
+  };
+  const done = (decode: string, prefill: string | undefined): Outcome => ({
+    choice: { decode, prefill, expectedTokens: expected(look, prefill ?? decode) },
+    decisions,
+  });
+
+  const remote = prefillsExist(look);
+  // Who computes the prompt is chosen by its cache; who only decodes, by what runs there.
+  const decodeCost = remote ? { ...config.cost, overlapScoreCredit: 0, trackPrefillTokens: false } : config.cost;
+  let decodes: readonly SelectionCandidate[] = eligible(look, 'decode', request.choices, undefined).workers;
+  let resort: Outcome | undefined;
+  for (;;) {
+    const decode = make(remote ? 'decode' : 'prefill', decodes, decodeCost);
+    if (decode === undefined) return resort ?? { choice: undefined, decisions };
+    const prefills = eligible(look, 'prefill', 1, decode);
+    // Those that failed this request are no reason to wait: D can do without.
+    if (!prefills.exist) return done(decode, undefined);
+    const prefill = make('prefill', prefills.workers, config.cost);
+    if (prefill !== undefined && !prefills.leastBad) return done(decode, prefill);
+    if (prefill !== undefined) resort ??= done(decode, prefill);
+    const fingerprint = fleet.workers.get(decode)?.info.fingerprint;
+    // Where no P has room, no D of the same KV has to ask again.
+    decodes = decodes.map((each) => {
+      const hopeless = prefills.room
+        ? each.incarnation === decode
+        : fleet.workers.get(each.incarnation)?.info.fingerprint === fingerprint;
+      return hopeless && each.barred === undefined ? { ...each, barred: 'no-prefill' } : each;
+    });
+  }
+}
+
+function prefillsExist({ fleet, request }: Look): boolean {
+  for (const worker of fleet.workers.values()) {
+    const { component, fingerprint } = worker.info;
+    if (component === 'prefill' && never(worker, request, fingerprint) === undefined) return true;
+  }
+  return false;
+}
+
+/** `decode`: the other half of the pair, when a prefill worker is wanted for it. */
+function eligible(look: Look, component: 'prefill' | 'decode', units: number, decode: string | undefined): Eligible {
+  const { fleet, request, now } = look;
+  const { workers, ledger, inhibitions } = fleet;
+  const fingerprint = decode === undefined ? undefined : workers.get(decode)?.info.fingerprint;
+  const list: SelectionCandidate[] = [];
+  let exist = false;
+  let healthy = false;
+  let room = false;
+  let leastBad = -1;
+  let soonest = Number.POSITIVE_INFINITY;
+  for (const [incarnation, worker] of workers) {
+    const { info } = worker;
+    if (info.component !== component) continue;
+    let barred = never(worker, request, decode === undefined ? info.fingerprint : fingerprint);
+    // One grant more than P has slots: the next prompt is at hand when a slot gets free (design 5.3).
+    const capacity = (info.slots ?? 1) + (component === 'prefill' ? 1 : 0);
+    const { units: used } = ledger.load(incarnation);
+    if (barred === undefined) {
+      exist = true;
+      const alone = inhibitions.standing(incarnation, now) === 'out';
+      const pair = decode === undefined || inhibitions.size === 0 ? undefined : pairKey(incarnation, decode);
+      const together = pair !== undefined && inhibitions.standing(pair, now) === 'out';
+      if (!alone && !together) healthy = true;
+      if (worker.full || used + units > capacity) barred = 'full';
+      else room = true;
+      if (barred === undefined && (alone || together)) {
+        barred = 'inhibited';
+        const until = Math.max(inhibitions.until(incarnation), pair === undefined ? 0 : inhibitions.until(pair));
+        if (until < soonest) {
+          soonest = until;
+          leastBad = list.length;
+        }
+      }
+    }
+    list.push({
+      incarnation,
+      rank: 0,
+      overlap: look.overlaps.get(incarnation) ?? noOverlap,
+      load: loadOf(look, incarnation, worker),
+      capacity,
+      taints: [],
+      ...(barred === undefined ? {} : { barred }),
+    });
+  }
+  // One that is merely full is worth waiting for.
+  if (healthy || leastBad < 0) return { workers: list, exist, room, leastBad: false };
+  const { barred: _, ...taken } = list[leastBad] as SelectionCandidate;
+  list[leastBad] = taken;
+  return { workers: list, exist, room, leastBad: true };
+}
+
+/** Why it will not do for this request however long it waits. */
+function never(
+  { info, suspect }: Worker,
+  request: RouteRequest,
+  fingerprint: string | undefined,
+): Exclusion | undefined {
+  if (info.model !== request.model) return 'wrong-model';
+  if (info.fingerprint !== fingerprint) return 'wrong-fingerprint';
+  if (info.draining) return 'draining';
+  if (request.exclude.has(info.incarnation)) return 'tried';
+  // It answers nothing: no reason to wait for it either, for D can do without P.
+  return suspect === undefined ? undefined : 'suspect';
+}
+
+/** Own dispatches at once; what it reports beyond them is of other gateways, and takes its share of the blocks. */
+function loadOf({ fleet, request, config }: Look, incarnation: string, worker: Worker): WorkerLoad {
+  const { units, prefillTokens, blocks } = fleet.ledger.load(incarnation);
+  const { reported, reportedBlocks } = worker;
+  const foreign = Math.max(0, reported - units);
+  return {
+    prefillTokens,
+    decodeBlocks: blocks + (foreign === 0 ? 0 : (reportedBlocks * foreign) / reported),
+    additionalBlocks:
+      config.mode === 'kv' ? fleet.ledger.additionalBlocks(incarnation, request.hashes, request.promptTokens) : 0,
+    requests: units + foreign,
+  };
+}
+
+/** An engine computes at least the last token: it needs its logits. */
+function expected({ overlaps, request, config }: Look, incarnation: string): number {
+  const blocks = overlaps.get(incarnation)?.device ?? 0;
+  return Math.min(blocks, Math.floor((request.promptTokens - 1) / config.blockTokens)) * config.blockTokens;
+}
