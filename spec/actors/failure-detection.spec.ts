@@ -72,6 +72,15 @@ describe('a worker that stands still', () => {
     });
   }
 
+  it('lets the streams it had go before requests that have not begun', async () => {
+    // Two at a time on each worker, a second each: those in line wait for seconds.
+    const fleet = createFleet({ prefill: 0, decode: 2, engine: { speedup: 1, stepMs: 5, slots: 2 } });
+    const all = submitted(fleet, 16);
+    await fleet.run(500);
+    fleet.killWorker('decode-0-a');
+    expect(await longestPause(fleet, all), 'the slots of the other get free once').to.be.below(1_300);
+  });
+
   it('serves again when it speaks, after its time out and a probe', async () => {
     const fleet = createFleet({ prefill: 0, decode: 2, engine: slow });
     const all = submitted(fleet, 8);
