@@ -264,7 +264,11 @@ export const ConfigSchema = group({
     }),
     silentMs: count(1000, hour, {
       default: 5000,
-      description: 'a process that says nothing for this long is killed; far above the longest garbage collection',
+      description: 'a worker that says nothing for this long is killed; far above the longest garbage collection',
+    }),
+    gatewaySilentMs: count(1000, hour, {
+      default: 30_000,
+      description: 'the same for a gateway: it may thaw, and its clients are lost with it',
     }),
     stuckMs: count(1000, hour, {
       default: 10_000,

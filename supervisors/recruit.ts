@@ -40,7 +40,8 @@ export function recruiter(around: Surroundings): (role: Role, index: number) => 
       instance,
       script,
       cpus: config.node.pinCpus && role !== 'gateway' ? cores(config, role, index) : undefined,
-      silentMs: config.node.silentMs,
+      // A worker's requests migrate; a gateway's clients are lost with it.
+      silentMs: role === 'gateway' ? config.node.gatewaySilentMs : config.node.silentMs,
       stuckMs: config.node.stuckMs,
       boot,
       line: (text) => sink.line(instance, text),

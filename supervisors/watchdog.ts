@@ -60,6 +60,8 @@ function stuckFor(): (facts: Facts) => { readonly reports: number; readonly long
   let reports = 0;
   let longest = 0;
   return (facts) => {
+    // Who has no engine, has work in line without being stuck.
+    if (typeof facts.steps !== 'number') return { reports, longest };
     const queued = typeof facts.queued === 'number' && facts.queued > 0;
     if (facts.steps !== steps) {
       longest = Math.max(longest, reports);

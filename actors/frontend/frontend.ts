@@ -17,7 +17,7 @@ import { clientError, isFull, meaningOf, type RefusalCode } from '../refusals.js
 import type { Suspicion } from '../registry/liveness.js';
 import type { RouterMessage, RouterReply, WorkerLoss } from '../router/router.js';
 import { type Arrival, arrive } from './delivery.js';
-import { PoisonList, poisonDeaths } from './poison.js';
+import { isPoison, PoisonList } from './poison.js';
 import type {
   DetokenizerFactory,
   FrontendRequest,
@@ -382,12 +382,6 @@ export function frontendActor(
       if (r.outages === state.outages && !Object.hasOwn(suspicions, code)) r.tried.add(worker);
       r.queueBy = clock(state, ctx) + config.queueMs;
     }
-    // Placed there in the moment it died, it was never seen there.
-    const seen = clock(state, ctx) - r.dispatchedAt >= unseenMs;
-    if (code === 'WORKER_DOWN' && seen && tokensOf(r) === r.servedBefore && ++r.deaths >= poisonDeaths) {
-      poison(state, r, detail, ctx);
-      return;
-    }
     if (!meaning.elsewhere || r.failures >= config.attempts) {
       fail(state, r, code, detail, ctx);
       return;
@@ -710,12 +704,19 @@ export function frontendActor(
 
   /** Nothing will come from this worker, or nothing in time. */
   function workerLost(state: FrontendState, incarnation: string, code: RefusalCode, reason: string, ctx: C): void {
-    for (const r of [...state.requests.values()]) {
+    const victims = [...state.requests.values()].filter((r) => {
       const { prefill, decode } = r.placement ?? {};
       // P matters only until D has the KV.
-      if (decode === incarnation || (prefill === incarnation && r.phase !== 'decoding')) {
-        lost(state, r, code, reason, incarnation, ctx);
-      }
+      return decode === incarnation || (prefill === incarnation && r.phase !== 'decoding');
+    });
+    const died = code === 'WORKER_DOWN';
+    const now = clock(state, ctx);
+    // Placed there in the moment it died, it was never seen there.
+    const isSuspect = (r: Request) => tokensOf(r) === r.servedBefore && now - r.dispatchedAt >= unseenMs;
+    const suspects = new Set(died ? victims.filter(isSuspect) : []);
+    for (const r of victims) {
+      if (suspects.has(r) && isPoison(++r.deaths, suspects.size)) poison(state, r, reason, ctx);
+      else lost(state, r, code, reason, incarnation, ctx);
     }
   }
 

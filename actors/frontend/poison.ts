@@ -3,8 +3,9 @@
  * attempt gave it no token: what was being answered when somebody killed the worker is a victim, not the cause.
  */
 
-/** Deaths after which a request is given up. */
-export const poisonDeaths = 2;
+/** Is a request to be given up? `suspects`: requests that its last death counts against, itself included. */
+export const isPoison = (deaths: number, suspects: number) => deaths >= (suspects === 1 ? 2 : 3);
+
 const keepOutMs = 10 * 60_000;
 /** Prompts remembered; the one that was found first makes room. */
 const limit = 1_024;

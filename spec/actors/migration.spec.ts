@@ -191,6 +191,17 @@ describe('a poison prompt', () => {
     await finish(fleet, later, 'after ten minutes');
   });
 
+  it('is not one of many prompts that waited on two workers which were killed', async () => {
+    const fleet = createFleet({ prefill: 0, decode: 4, engine: { speedup: 0.1 } });
+    const all = Array.from({ length: 8 }, () => fleet.submit().seen);
+    for (const worker of ['decode-0-a', 'decode-1-a']) {
+      await fleet.run(60);
+      fleet.killWorker(worker);
+    }
+    for (const [index, seen] of all.entries()) await finish(fleet, seen, `prompt ${index}`);
+    expect(fleet.poisoned).to.deep.equal([]);
+  });
+
   it('is not what was being answered when two workers were killed', async () => {
     const fleet = createFleet({ prefill: 0, decode: 4 });
     const { seen } = fleet.submit(prepared({ maxTokens: 400 }));

@@ -39,6 +39,15 @@ describe('The watchdog of a child process', function () {
     expect(why.length).to.equal(1);
   });
 
+  it('never takes a process without an engine for stuck, however long its line is', () => {
+    const why: string[] = [];
+    const dog = watchChild({ silentMs: 60_000, stuckMs: factsEveryMs }, (reason) => why.push(reason));
+    dog.start();
+    for (let time = 0; time < 100; time++) dog.heard({ type: 'facts', facts: { queued: 5 }, rssBytes: 0 });
+    dog.stop();
+    expect(why).to.deep.equal([]);
+  });
+
   it('does not take its own freeze for the silence of others', async () => {
     const why: string[] = [];
     const dog = watchChild({ silentMs: 3 * factsEveryMs, stuckMs: 60_000 }, (reason) => why.push(reason));
