@@ -2,13 +2,7 @@
 
 export { type BeaconMessage, beaconActor } from './beacon/beacon.js';
 export { decodeActor } from './decode/decode.js';
-export {
-  type FrontendConfig,
-  type FrontendFacts,
-  type FrontendMessage,
-  type FrontendPorts,
-  frontendActor,
-} from './frontend/frontend.js';
+export { frontendActor } from './frontend/frontend.js';
 export type {
   Api,
   ClientStream,
@@ -23,6 +17,7 @@ export type {
   TokenLogprob,
   Usage,
 } from './frontend/ports.js';
+export type { FrontendConfig, FrontendFacts, FrontendMessage, FrontendPorts } from './frontend/state.js';
 export { type GpuMessage, type GpuNews, gpuActor } from './gpu/gpu.js';
 export { type JournalMessage, journalActor } from './journal/journal.js';
 export type {

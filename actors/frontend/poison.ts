@@ -2,6 +2,8 @@
  * Prompts that bring workers down are kept out for a while (decision 0014). A worker's death counts against a request only if that
  * attempt gave it no token: what was being answered when somebody killed the worker is a victim, not the cause.
  */
+import { sequenceHashes } from '../../gpu/index.js';
+import type { Prepared } from './ports.js';
 
 /** Is a request to be given up? `suspects`: requests that its last death counts against, itself included. */
 export const isPoison = (deaths: number, suspects: number) => deaths >= (suspects === 1 ? 2 : 3);
@@ -40,3 +42,7 @@ export class PoisonList {
     return false;
   }
 }
+
+/** Of a prompt, whatever else its request says. */
+export const identityOf = ({ prompt, cacheSalt }: Prepared) =>
+  sequenceHashes(prompt, prompt.length, cacheSalt)[0] as bigint;

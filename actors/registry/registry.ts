@@ -3,7 +3,7 @@
  * still (design 8.1). It tells the router whom it may choose, and through it the frontend whom it has lost.
  */
 import { type Envelope, type InstanceInfo, parts } from '../../transport/index.js';
-import type { FrontendMessage } from '../frontend/frontend.js';
+import type { FrontendMessage } from '../frontend/state.js';
 import type { Behaviour, Ctx, Ref } from '../kernel/contract.js';
 import type { RouterMessage } from '../router/router.js';
 import { beatMs, createLiveness, type Liveness, type LivenessLimits, type Suspicion } from './liveness.js';
