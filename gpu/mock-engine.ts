@@ -59,8 +59,8 @@ export interface MockEngineOptions {
   /** @default the system's clock */
   readonly clock?: EngineClock;
   /**
-   * How KV leaves this engine: `native` is the addon's sealed shared memory, good between processes; `memory` needs no addon, but both
-   * engines must be in this process. @default `memory` if a clock is given, for a virtual clock cannot wait for a thread; else `native`
+   * How KV leaves this engine: `native` is the addon's sealed shared memory, good between processes; with `memory` both
+   * engines are in this process. @default `memory` if a clock is given, for a virtual clock cannot wait for a thread; else `native`
    */
   readonly transfer?: 'native' | 'memory';
 }

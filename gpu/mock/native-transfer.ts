@@ -1,8 +1,7 @@
 /** Mock KV through the addon: the pool, the fetch thread and the hashes of the native engine. */
-import { hashToHex, sequenceHashes } from '../block-hash.js';
 import type { EngineErrorCode } from '../engine.js';
 import { type KvFetchStatus, openKvFetcher, openKvPool } from '../kv-pool.js';
-import type { Transfer, TransferOptions } from './transfer.js';
+import { blockNames, type Transfer, type TransferOptions } from './transfer.js';
 
 const codes: Readonly<Record<Exclude<KvFetchStatus, 'ok'>, EngineErrorCode>> = {
   gone: 'GPU_HANDOFF_GONE',
@@ -17,8 +16,7 @@ export function openNativeTransfer(options: TransferOptions): Transfer {
     pool: pool.ref,
     free: () => options.slots - pool.used,
     used: () => pool.used,
-    hashes: (tokens, blockTokens, salt) =>
-      Array.from(sequenceHashes(tokens, blockTokens, salt, { partial: true }), hashToHex),
+    hashes: blockNames,
     put: (index, tokens, hash, bytes) => pool.put({ index, tokens, hash, bytes }),
     give: (block) => void pool.give(block.offset),
     fetch(from, blocks, done) {

@@ -1,8 +1,9 @@
 /**
  * How mock KV leaves one engine and reaches another. Two kinds: `native` is the addon's sealed pool and fetch thread, the
- * same as the real engine's; `memory` is a pool in this process, for the simulator, and needs no addon.
+ * same as the real engine's; `memory` is a pool in this process, for the simulator. Blocks have the same names in both.
  */
 import type { BlockRef, PoolRef } from '../../transport/index.js';
+import { hashToHex, sequenceHashes } from '../block-hash.js';
 import type { EngineErrorCode } from '../engine.js';
 import { digestKv, mix } from './content.js';
 import type { EngineClock } from './timing.js';
@@ -27,6 +28,9 @@ export interface Transfer {
   stop(): void;
 }
 
+export const blockNames = (tokens: Uint32Array, blockTokens: number, salt: string): string[] =>
+  Array.from(sequenceHashes(tokens, blockTokens, salt, { partial: true }), hashToHex);
+
 export interface TransferOptions {
   readonly owner: string;
   readonly epoch: number;
@@ -47,21 +51,6 @@ const hex = (a: number, b: number): string => a.toString(16).padStart(8, '0') + 
 function checksumOf(bytes: Uint8Array, hash: string): string {
   const { a, b } = digestKv(bytes);
   return hex(mix(a ^ Number.parseInt(hash.slice(0, 8), 16)), mix(b ^ Number.parseInt(hash.slice(8), 16)));
-}
-
-function chainedHashes(tokens: Uint32Array, blockTokens: number, salt: string): string[] {
-  let a = 1337;
-  let b = 0;
-  for (let i = 0; i < salt.length; i += 1) b = mix(b ^ (salt.charCodeAt(i) + i));
-  const out: string[] = [];
-  for (let from = 0; from < tokens.length; from += blockTokens) {
-    for (const token of tokens.subarray(from, from + blockTokens)) {
-      a = mix(a ^ token);
-      b = (Math.imul(b, 31) + a) | 0;
-    }
-    out.push(hex(a, mix(b)));
-  }
-  return out;
 }
 
 function copyOut(pool: PoolRef, blocks: readonly BlockRef[]): Fetched {
@@ -90,7 +79,7 @@ export function openMemoryTransfer(options: TransferOptions, clock: EngineClock)
     pool,
     free: () => free.length,
     used: () => slots.size,
-    hashes: chainedHashes,
+    hashes: blockNames,
     put(index, tokens, hash, bytes) {
       const offset = free.pop();
       if (offset === undefined) return undefined;

@@ -20,6 +20,7 @@ import {
   type RegistryMessage,
   type RequestError,
   type RequestSummary,
+  type RouteRecord,
   type RouterFacts,
   type RouterMessage,
   registryActor,
@@ -68,6 +69,8 @@ export interface FleetOptions {
   /** @default 'kv' */
   readonly mode?: SelectionMode;
   readonly assumeMs?: number;
+  /** False: what workers say of their caches never arrives. */
+  readonly cacheReports?: boolean;
   /** How long an answer to a query is on its way. */
   readonly queries?: { readonly delayMs: number };
 }
@@ -242,7 +245,7 @@ export function createFleet(options: FleetOptions) {
         step(step) {
           kernel.tell(self, { type: 'EngineStepped', step });
           // As a follower of its reports would say it, without the way there.
-          if (step.cache !== undefined)
+          if (step.cache !== undefined && options.cacheReports !== false)
             kernel.tell(router, { type: 'KvChange', incarnation, rank: 0, ops: step.cache });
         },
         died: (error) => void kernel.tell(self, { type: 'EngineDied', error }),
@@ -315,6 +318,16 @@ export function createFleet(options: FleetOptions) {
     const asked = kernel.ask<RouterMessage, RouterFacts>(router, (replyTo) => ({ type: 'Facts', replyTo }), 1_000);
     dispatcher.drain();
     return asked;
+  }
+
+  async function explain(id: string): Promise<readonly RouteRecord[]> {
+    const asked = kernel.ask<RouterMessage, { readonly records: readonly RouteRecord[] }>(
+      router,
+      (replyTo) => ({ type: 'Explain', id, replyTo }),
+      1_000,
+    );
+    dispatcher.drain();
+    return (await asked).records;
   }
 
   for (let i = 0; i < options.prefill; i++) addWorker('prefill', `prefill-${i}-a`);
@@ -409,6 +422,8 @@ export function createFleet(options: FleetOptions) {
     run,
     facts,
     routerFacts,
+    /** Why a request went where it went. */
+    explain,
     workerFacts,
     broker: (up: boolean) => kernel.tell(frontend, { type: 'Broker', up }),
     redeliver: deliver,

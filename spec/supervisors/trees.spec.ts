@@ -15,7 +15,11 @@ const ask = (trees: Trees, body: object) =>
 
 interface Answer {
   choices: { message: { content: string }; finish_reason: string }[];
-  usage: { prompt_tokens: number; completion_tokens: number };
+  usage: {
+    prompt_tokens: number;
+    completion_tokens: number;
+    prompt_tokens_details: { cached_tokens: number };
+  };
 }
 
 describe('gateway, prefill and decode trees on a real broker', function () {
@@ -47,6 +51,23 @@ describe('gateway, prefill and decode trees on a real broker', function () {
     const texts = answers.map(({ choices }) => choices[0]?.message.content);
     expect(new Set(texts).size).to.equal(20);
     for (let i = 0; i < 20; i++) expect(texts[i]).to.equal(texts[i + 20]);
+  });
+
+  it('tell the gateway what they have cached, and a prompt that comes again is served from there', async () => {
+    const metric = async (name: string) =>
+      Number(
+        new RegExp(`^dynact_router_${name} (\\d+)$`, 'm').exec(await (await fetch(`${trees.url}/metrics`)).text())?.[1],
+      );
+    const messages = [{ role: 'user', content: 'All that is gold does not glitter. '.repeat(60) }];
+    const again = async () => ((await (await ask(trees, { messages, max_tokens: 3 })).json()) as Answer).usage;
+    const before = await metric('kv_index_nodes');
+    const first = await again();
+    const deadline = Date.now() + 5_000;
+    while ((await metric('kv_index_nodes')) <= before && Date.now() < deadline)
+      await new Promise((r) => setTimeout(r, 50));
+    expect((await again()).prompt_tokens_details.cached_tokens).to.be.within(64, first.prompt_tokens);
+    expect(await metric('kv_index_nodes')).to.equal(before + Math.floor(first.prompt_tokens / 64));
+    expect(await metric('kv_quarantined')).to.equal(0);
   });
 
   it('leave nothing behind when idle', async () => {
