@@ -37,9 +37,9 @@ import {
 } from '../../transport/index.js';
 import type { GatewayBoot, RunningTree } from '../boot.js';
 import { actorLogs, processLogger } from '../process-log.js';
-import { type KvViewFacts, openKvViews } from './kv-views.js';
+import { gatewayStatus, keptOut } from './gateway-status.js';
+import { openKvViews } from './kv-views.js';
 import { openProcess, within } from './process.js';
-import { routerSamples } from './router-samples.js';
 
 const factsMs = 500;
 /** The last record of the journal may take this long. */
@@ -194,7 +194,16 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
   gateway = createGateway({
     models,
     submit: (request) => kernel.tell(frontend, request),
-    status: () => status(boot.model.id, bus.state === 'up', instances, facts, routing, loads, views?.facts()),
+    status: () =>
+      gatewayStatus({
+        model: boot.model.id,
+        brokerUp: bus.state === 'up',
+        instances,
+        loads,
+        frontend: facts,
+        router: routing,
+        kv: views?.facts(),
+      }),
     listen: { server: boot.listener as unknown as Server },
     log: logger,
     limits,
@@ -245,20 +254,6 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
   });
 }
 
-/** For people: who gets no requests at the moment, why, and for how much longer. */
-function keptOut(routing: RouterFacts | undefined): { readonly inhibited?: string } {
-  if (routing === undefined) return {};
-  const suspects = new Map(routing.suspects.map(({ incarnation, reason }) => [incarnation, reason]));
-  const out = routing.inhibited.map(({ incarnation, prefill, remainingMs, reason, times }) => {
-    const name = prefill === undefined ? incarnation : `${prefill} with ${incarnation}`;
-    const suspect = prefill === undefined && suspects.delete(incarnation);
-    const until = suspect ? 'until it answers' : `for ${Math.ceil(remainingMs / 1_000)} s`;
-    return `${name} (${reason}, ${until}, ${times}x)`;
-  });
-  for (const [incarnation, reason] of suspects) out.push(`${incarnation} (${reason}, until it answers)`);
-  return out.length === 0 ? {} : { inhibited: out.join('; ') };
-}
-
 function openVocabularyOf(boot: GatewayBoot): Vocabulary {
   if (boot.config.engine.kind === 'mock') return openMockVocabulary(boot.model.id);
   return openVocabulary({ model: boot.model.id, path: boot.model.path });
@@ -269,90 +264,3 @@ const list = (text: string): string[] =>
     .split(',')
     .map((item) => item.trim())
     .filter((item) => item !== '');
-
-function status(
-  model: string,
-  brokerUp: boolean,
-  instances: readonly InstanceInfo[],
-  facts: FrontendFacts | undefined,
-  routing: RouterFacts | undefined,
-  loads: ReadonlyMap<string, Body<'Load'>>,
-  views: KvViewFacts | undefined,
-) {
-  const workers = instances.filter((info) => info.component === 'decode' && info.model === model && !info.draining);
-  const reason = brokerUp ? (workers.length > 0 ? '' : 'no decode worker') : 'the message broker is away';
-  const sample = (name: string, help: string, value: number | undefined, kind: 'counter' | 'gauge') => ({
-    name,
-    help,
-    kind,
-    value: value ?? 0,
-  });
-  const kept = (incarnation: string, prefill: string, why: string) => ({
-    name: 'dynact_router_inhibited',
-    help: 'Workers, or pairs if prefill is set, that get no requests at the moment.',
-    kind: 'gauge' as const,
-    labels: { worker: incarnation, prefill, reason: why },
-    value: 1,
-  });
-  return {
-    ready: reason === '',
-    reason,
-    instances,
-    samples: [
-      sample('dynact_router_requests_queued', 'Requests that wait for a worker.', routing?.queued, 'gauge'),
-      sample(
-        'dynact_router_inhibitions_total',
-        'How often a worker or a pair was put out of routing.',
-        routing?.inhibitions,
-        'counter',
-      ),
-      ...routerSamples(routing, views),
-      ...(routing?.inhibited ?? []).map((each) => kept(each.incarnation, each.prefill ?? '', each.reason)),
-      ...instances.flatMap(({ incarnation, instance, component }) => {
-        const load = loads.get(incarnation);
-        if (load === undefined) return [];
-        const labels = { component, instance, worker: incarnation };
-        const of = (name: string, help: string, value: number) => ({
-          name,
-          help,
-          kind: 'gauge' as const,
-          labels,
-          value,
-        });
-        return [
-          of('dynact_worker_requests_in_flight', 'Requests that a worker holds.', load.jobs),
-          of('dynact_worker_busy_slots', 'Slots of a worker in use.', load.busySlots),
-          of('dynact_worker_leaked', 'Requests, slots and blocks that nobody owns: an alarm.', load.leaked),
-        ];
-      }),
-      sample('dynact_frontend_leaked', 'Requests neither ended nor in flight: an alarm.', facts?.leaked, 'gauge'),
-      sample('dynact_frontend_requests_ended_total', 'Requests ended, in whatever way.', facts?.ended, 'counter'),
-      sample('dynact_frontend_requests_in_flight', 'Requests between accept and end.', facts?.inFlight, 'gauge'),
-      sample('dynact_frontend_requests_accepted_total', 'Requests accepted.', facts?.accepted, 'counter'),
-      sample(
-        'dynact_frontend_migrations_total',
-        'Attempts that were lost and tried again.',
-        facts?.migrations,
-        'counter',
-      ),
-      sample(
-        'dynact_frontend_poison_prompts',
-        'Prompts kept out because workers died of them: an alarm.',
-        facts?.poisoned,
-        'gauge',
-      ),
-      sample(
-        'dynact_frontend_stale_messages_total',
-        'Messages of older attempts or ended requests, dropped.',
-        facts?.stale,
-        'counter',
-      ),
-      sample(
-        'dynact_frontend_token_conflicts_total',
-        'Two different tokens at one position: an alarm.',
-        facts?.conflicts,
-        'counter',
-      ),
-    ],
-  };
-}
