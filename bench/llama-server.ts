@@ -2,13 +2,12 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, readFileSync } from 'node:fs';
-import { type AddressInfo, createServer } from 'node:net';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { cacheFolder, packageRoot } from '../supervisors/index.js';
 import { promptOf } from './engine-driver.js';
 import { generateLoad } from './loadgen.js';
-import { start } from './processes.js';
+import { freePort, start } from './processes.js';
 
 export interface LlamaServer {
   /** Output tokens per second of `requests` requests, `clients` at a time. */
@@ -83,20 +82,11 @@ async function healthy(port: number, ended: () => boolean): Promise<void> {
   const deadline = performance.now() + readyMs;
   while (performance.now() < deadline) {
     if (ended()) throw new Error('llama-server ended while it was starting');
-    const answer = await fetch(`http://127.0.0.1:${port}/health`).catch(() => undefined);
+    const answer = await fetch(`http://127.0.0.1:${port}/health`, { signal: AbortSignal.timeout(1_000) }).catch(
+      () => undefined,
+    );
     if (answer?.ok === true) return;
     await sleep(100);
   }
   throw new Error(`llama-server is not ready after ${readyMs} ms`);
-}
-
-function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const probe = createServer();
-    probe.once('error', reject);
-    probe.listen(0, '127.0.0.1', () => {
-      const { port } = probe.address() as AddressInfo;
-      probe.close(() => resolve(port));
-    });
-  });
 }

@@ -1,6 +1,7 @@
 /** Processes that a benchmark starts beside itself. None outlives it. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
+import { type AddressInfo, createServer } from 'node:net';
 import { availableParallelism } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -114,4 +115,16 @@ export function sideThreadsCpuNs(pid: number, threads: readonly string[]): numbe
     }
   }
   return sum;
+}
+
+/** One that nobody listens on now, for a program that cannot say which it took. */
+export function freePort(): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const probe = createServer();
+    probe.once('error', reject);
+    probe.listen(0, '127.0.0.1', () => {
+      const { port } = probe.address() as AddressInfo;
+      probe.close(() => resolve(port));
+    });
+  });
 }

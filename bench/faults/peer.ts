@@ -1,9 +1,9 @@
 /** The same faults on NVIDIA Dynamo with its mock workers: recorded figures, or a run of it by a script that the user names. */
 import { execFile } from 'node:child_process';
 import { readFileSync } from 'node:fs';
-import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
+import { freePort } from '../processes.js';
 import { signal } from './node.js';
 import { openStreams } from './streams.js';
 
@@ -96,15 +96,4 @@ async function peerLine(
     signal(victim, 'SIGCONT');
     await run(script, ['down', folder]).catch(() => {});
   }
-}
-
-function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const server = createServer();
-    server.once('error', reject);
-    server.listen(0, '127.0.0.1', () => {
-      const { port } = server.address() as { port: number };
-      server.close(() => resolve(port));
-    });
-  });
 }
