@@ -28,9 +28,10 @@ export interface Mailbox {
 const sendersMax = 4_096;
 
 /**
- * Reads the mailbox of one incarnation, from its first message on: in `seq` order per sender, repeats dropped, mail whose
- * budget ran out while it waited dropped before anything is computed. What is malformed or of an unknown type goes to DEAD and is answered with
- * Refused if it names a gateway. The handler is synchronous; if it throws the message goes to DEAD and reading continues.
+ * Reads the mail of one incarnation, from its first message on: in `seq` order per sender, repeats dropped, `budgetMs` less the time
+ * that it waited. What is malformed or of an unknown type, for another incarnation or an actor that is not here, goes to DEAD; that
+ * and mail whose budget ran out is answered with Refused if it names a gateway, before anything is computed. The handler is
+ * synchronous; if it throws the message goes to DEAD and reading continues.
  */
 export async function openMailbox(
   bus: Bus,
@@ -38,7 +39,7 @@ export async function openMailbox(
   handler: (mail: Envelope) => void,
   options: MailboxOptions = {},
 ): Promise<Mailbox> {
-  const { component } = parts(of);
+  const { component, incarnation } = parts(of);
   const counters = { delivered: 0, duplicates: 0, expired: 0, malformed: 0, failed: 0 };
   const lastSeq = new Map<string, number>();
   const assembler = createAssembler(bus.clock);
@@ -115,8 +116,16 @@ export async function openMailbox(
   }
 
   function deliver(stored: Stored, mail: Envelope): void {
-    if (mail.to !== of || carriers[mail.type] !== 'command') {
-      reject(stored, { code: 'NET_MALFORMED', detail: `${mail.type} to ${mail.to} is not for this mailbox` });
+    if (carriers[mail.type] !== 'command') {
+      reject(stored, { code: 'NET_MALFORMED', detail: `${mail.type} is no command` });
+      return;
+    }
+    if (mail.to !== of) {
+      const code = parts(mail.to).incarnation === incarnation ? 'WRK_UNKNOWN_ACTOR' : 'WRK_WRONG_INCARNATION';
+      const detail = `${mail.type} is for ${mail.to}`;
+      counters.malformed += 1;
+      bury(stored, code, detail, mail.attempt);
+      refuse(bus, of, { code, detail, from: mail.from, id: mail.id }, mail);
       return;
     }
     if (repeated(mail.from, mail.seq)) {
@@ -125,11 +134,13 @@ export async function openMailbox(
     }
     if (stored.ageMs > mail.budgetMs) {
       counters.expired += 1;
-      dropped('NET_EXPIRED', `${mail.type} ${mail.id}: ${Math.round(stored.ageMs)} of ${Math.round(mail.budgetMs)} ms`);
+      const detail = `${mail.type} ${mail.id}: ${Math.round(stored.ageMs)} of ${Math.round(mail.budgetMs)} ms`;
+      dropped('NET_EXPIRED', detail);
+      refuse(bus, of, { code: 'WRK_EXPIRED', detail, from: mail.from, id: mail.id }, mail);
       return;
     }
     try {
-      handler(mail);
+      handler({ ...mail, budgetMs: mail.budgetMs - stored.ageMs });
       counters.delivered += 1;
     } catch (error) {
       counters.failed += 1;
@@ -137,12 +148,14 @@ export async function openMailbox(
     }
   }
 
-  const stop = await bus.follow('MAIL', subjects(bus.namespace).mail(of), 'start', read);
+  const stop = await bus.follow('MAIL', subjects(bus.namespace).mailOf(component, incarnation), 'start', read);
   return { stop, counters };
 }
 
+type Refusal = Pick<Fault, 'detail' | 'from' | 'id'> & { readonly code: string };
+
 /** Tells the gateway that a malformed command names, so that its request need not wait for a deadline. */
-function refuse(bus: Bus, self: Address, fault: Fault, value: unknown): void {
+function refuse(bus: Bus, self: Address, fault: Refusal, value: unknown): void {
   const { component, incarnation } = parts(self);
   if (component !== 'prefill' && component !== 'decode') return;
   const mail = value as { body?: { reply?: { gateway?: unknown; num?: unknown } }; req?: unknown; attempt?: unknown };

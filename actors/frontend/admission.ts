@@ -68,6 +68,7 @@ export function submit(state: FrontendState, message: FrontendRequest & { type: 
     firstTokenAt: 0,
     cachedTokens: 0,
     resyncing: false,
+    unserved: false,
     repeated: false,
   };
   state.accepted++;

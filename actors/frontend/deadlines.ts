@@ -71,7 +71,7 @@ const quietAfterMs = ({ config }: FrontendState) => Math.min(quietMs, config.bet
 
 function expired(state: FrontendState, r: Request, ctx: FrontendCtx): void {
   const why = r.lastLoss === '' ? '' : ` The attempt before: ${meaningOf(r.lastLoss).text}`;
-  if (r.phase === 'queued') fail(state, r, 'QUEUE_TIMEOUT', why, ctx);
+  if (r.phase === 'queued') fail(state, r, r.unserved ? 'NO_WORKER' : 'QUEUE_TIMEOUT', why, ctx);
   else lost(state, r, r.phase === 'prefilling' ? 'FIRST_TOKEN_TIMEOUT' : 'TOKEN_TIMEOUT', '', suspect(r), ctx);
 }
 

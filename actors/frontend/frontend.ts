@@ -51,8 +51,11 @@ export function frontendActor(
           if (r) routed(state, r, message, ctx);
           break;
         }
-        case 'Queued':
+        case 'Queued': {
+          const r = current(state, message.num, message.attempt);
+          if (r) r.unserved = !message.served;
           break;
+        }
         case 'Unroutable': {
           const r = current(state, message.num, message.attempt);
           if (r) fail(state, r, message.code, '', ctx);

@@ -113,6 +113,8 @@ export interface Request {
   dispatchedAt: number;
   firstTokenAt: number;
   cachedTokens: number;
+  /** It waits, and when it began to there was no worker for its model at all. */
+  unserved: boolean;
   /** The command that placed it has been sent a second time. */
   repeated: boolean;
   /** A Resync is under way. */

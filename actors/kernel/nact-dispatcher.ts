@@ -30,7 +30,14 @@ export function nactDispatcher(now: () => number): Dispatcher {
       let runs = 0;
       for (const actor of waiting) {
         waiting.delete(actor);
-        if (actor.run(batch)) waiting.add(actor);
+        try {
+          if (actor.run(batch)) waiting.add(actor);
+        } catch (error) {
+          // What behaviours throw ends their actors. This is the kernel's own: nact would stop the one turn of all actors, and say nothing.
+          queueMicrotask(() => {
+            throw error;
+          });
+        }
         if (++runs >= turnRuns || now() >= until) break;
       }
       coming = waiting.size > 0 && !closed;

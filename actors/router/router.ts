@@ -40,7 +40,13 @@ export type RouterReply =
       readonly decode: string;
     }
   /** It waits; `Routed` or `Unroutable` follows. */
-  | { readonly type: 'Queued'; readonly num: number; readonly attempt: number }
+  | {
+      readonly type: 'Queued';
+      readonly num: number;
+      readonly attempt: number;
+      /** Some worker serves its model, though not now. */
+      readonly served: boolean;
+    }
   | {
       readonly type: 'Unroutable';
       readonly num: number;
@@ -270,7 +276,9 @@ function route(state: RouterState, waiting: Waiting, config: RouterConfig, ctx: 
   }
   state.line.add(waiting.request, waiting);
   drain(state, config, ctx);
-  if (state.line.has(num)) ctx.tell(waiting.replyTo, { type: 'Queued', num, attempt });
+  if (!state.line.has(num)) return;
+  const served = [...state.workers.values()].some(({ info }) => info.model === waiting.request.model);
+  ctx.tell(waiting.replyTo, { type: 'Queued', num, attempt, served });
 }
 
 function refuse({ request, replyTo }: Waiting, code: 'QUEUE_FULL' | 'TOO_MANY_CHOICES', ctx: Ctx<RouterMessage>): void {

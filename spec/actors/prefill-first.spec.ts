@@ -197,7 +197,7 @@ describe('a request whose worker is lost', () => {
     await fleet.run(5);
     fleet.killWorker('decode-0-a');
     await fleet.run(10_000, () => seen.ends > 0);
-    expect(seen.error).to.deep.include({ status: 503, code: 'queue_timeout' });
+    expect(seen.error).to.deep.include({ status: 503, code: 'no_worker' });
     expect(seen.error?.retryAfterMs).to.be.greaterThan(0);
   });
 });

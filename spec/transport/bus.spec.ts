@@ -1,7 +1,9 @@
 /** The same properties on both buses. */
 import { expect } from 'chai';
 import {
+  type Address,
   announce,
+  type Body,
   type Bus,
   createMemoryBroker,
   createPost,
@@ -220,8 +222,10 @@ for (const side of [memorySide(), natsSide()]) {
         encodeCbor({ ...good, type: 'Ended', body: { reply: body.reply } }),
       ];
       for (const [n, bytes] of bad.entries()) await a.store(s.mail(to), bytes, `${to}-bad-${n}`, 5_000);
+      const nobody = `${to}er` as Address;
+      await a.store(s.mail(nobody), encodeCbor({ ...good, to: nobody, body }), `${to}-nobody`, 5_000);
       await a.store(s.mail(to), encodeCbor({ ...good, body, future: 'field' }), `${to}-good`, 5_000);
-      await gate.until(() => got.length === 1 && refused.length >= 5);
+      await gate.until(() => got.length === 1 && refused.length >= 7);
       expect(codes).to.deep.equal([
         'NET_MALFORMED',
         'NET_MALFORMED',
@@ -232,9 +236,12 @@ for (const side of [memorySide(), natsSide()]) {
         'NET_MALFORMED',
         'NET_MALFORMED',
         'NET_MALFORMED',
+        'WRK_WRONG_INCARNATION',
         'NET_MALFORMED',
-        'NET_MALFORMED',
+        'WRK_UNKNOWN_ACTOR',
       ]);
+      const told = refused.map(({ body }) => (body as Body<'Refused'>).code);
+      expect(told).to.include.members(['WRK_WRONG_INCARNATION', 'WRK_UNKNOWN_ACTOR']);
       expect(refused[0]).to.deep.include({ type: 'Refused', req: 'r', attempt: 2 });
       expect(refused[0]?.body).to.deep.include({ num: 5, leg: 'decode', code: 'NET_VERSION' });
       frames.stop();

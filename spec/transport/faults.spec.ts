@@ -8,9 +8,11 @@ import {
   type Bus,
   createMemoryBroker,
   createPost,
+  type Envelope,
   encodeCbor,
   ensureStreams,
   type InstanceEvent,
+  listenFrames,
   type NatsBus,
   openMailbox,
   subjects,
@@ -448,14 +450,23 @@ describe('A process that was frozen', function () {
     await gate.until(() => output.includes('open'));
     const post = createPost(sender);
     const from = fresh('gateway', 'frontend');
+    const gateway = from.split('.')[1] as string;
+    const refused: Envelope[] = [];
+    listenFrames(sender, 'out', from, {
+      message(news) {
+        refused.push(news);
+        gate.change();
+      },
+    });
     await post.command(from, to, 'Cancel', cancel(1), head());
     await gate.until(() => output.includes('mail 1'));
     child.kill('SIGSTOP');
-    await post.command(from, to, 'Cancel', cancel(2), head({ budgetMs: 200 }));
+    await post.command(from, to, 'Cancel', { ...cancel(2), reply: { gateway, num: 2 } }, head({ budgetMs: 200 }));
     await post.command(from, to, 'Cancel', cancel(3), head({ budgetMs: 60_000 }));
     await elapse(400);
     child.kill('SIGCONT');
-    await gate.until(() => output.includes('mail 3'));
+    await gate.until(() => output.includes('mail 3') && refused.length > 0);
+    expect(refused.map(({ body }) => body)).to.have.nested.property('[0].code', 'WRK_EXPIRED');
     expect(output.trim().split('\n')).to.deep.equal(['open', 'mail 1', 'NET_EXPIRED', 'mail 3']);
     child.kill('SIGKILL');
     await broker.stop();

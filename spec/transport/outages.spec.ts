@@ -276,6 +276,21 @@ describe('A broker that comes without JetStream', function () {
     await bus.close();
   });
 
+  it('is waited for no longer once the wait is called off', async () => {
+    const gone = new AbortController();
+    const since = performance.now();
+    const connecting = connectNats({
+      url: url(),
+      namespace: 'spec',
+      patient: true,
+      connectTimeoutMs: 30_000,
+      signal: gone.signal,
+      onProblem: () => gone.abort(),
+    });
+    expect(await codeOf(connecting)).to.equal('NET_CLOSED');
+    expect(performance.now() - since).to.be.lessThan(5_000);
+  });
+
   it('is down for those who use it, who say why, and up when it has JetStream again', async () => {
     start(true);
     const told: string[] = [];
