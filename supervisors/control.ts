@@ -10,6 +10,7 @@ import type { Fault } from './faults.js';
 import { eachLine } from './lines.js';
 import type { Node } from './node.js';
 import type { RestartProgress, RestartRequest } from './restart.js';
+import { type RouteAnswer, type RouteQuestion, routeQuestion } from './route-question.js';
 import { lockHolder } from './state-dir.js';
 import type { NodeStatus } from './status.js';
 
@@ -17,6 +18,7 @@ export type ControlRequest =
   | { readonly type: 'status' }
   | { readonly type: 'stop'; readonly now: boolean }
   | { readonly type: 'fault'; readonly instance: string; readonly fault: Fault }
+  | { readonly type: 'route'; readonly question: RouteQuestion }
   | ({ readonly type: 'restart' } & RestartRequest);
 
 type RestartLine = { readonly progress: RestartProgress } | { readonly done: true } | { readonly error: string };
@@ -27,9 +29,14 @@ export interface ControlHandlers {
   /** Throws if the node has no door for faults, or no such process. */
   fault(instance: string, fault: Fault): void;
   restart: Node['restart'];
+  /** Asks every gateway. */
+  route(question: RouteQuestion): Promise<readonly RouteAnswer[]>;
 }
 
-const maxRequestBytes = 4096;
+/** A prompt may be in it. */
+const maxRequestBytes = 256 * 1024;
+/** Gateways answer within seconds, or their node does for them. */
+const routeMs = 10_000;
 const maxAnswerBytes = 4 * 1024 * 1024;
 
 export async function serveControl(path: string, handlers: ControlHandlers): Promise<() => void> {
@@ -70,6 +77,11 @@ function answer(socket: Socket, line: string, handlers: ControlHandlers): void {
       handlers.fault(request.instance, request.fault);
       reply({ injected: true });
       socket.end();
+    } else if (request.type === 'route') {
+      handlers
+        .route(routeQuestion(request.question))
+        .then(reply, (error) => reply({ error: describe(error) }))
+        .finally(() => socket.end());
     } else if (request.type === 'restart') {
       socket.setTimeout(0);
       const { instances, all, inPlace } = request;
@@ -102,6 +114,13 @@ export async function nodeStatus(stateDir: string, timeoutMs = 5000): Promise<No
 export async function stopNode(stateDir: string, now: boolean, timeoutMs: number): Promise<void> {
   const { ended } = await ask(stateDir, { type: 'stop', now }, timeoutMs);
   await ended;
+}
+
+/** What every gateway's router has to say. Rejects with SUP_NO_NODE. */
+export async function askRoute(stateDir: string, question: RouteQuestion): Promise<readonly RouteAnswer[]> {
+  const { answer } = await ask(stateDir, { type: 'route', question }, routeMs);
+  if (!Array.isArray(answer)) throw new TypeError((answer as { readonly error: string }).error);
+  return answer as readonly RouteAnswer[];
 }
 
 /** Injects a fault into a process of a node that was started with `faults.enabled`. Rejects with SUP_NO_NODE or SUP_FAULT. */

@@ -2,6 +2,7 @@
 import type { ExitReason } from '../actors/index.js';
 import type { GatewayBoot, WorkerBoot } from './boot.js';
 import type { Fault } from './faults.js';
+import type { RouteAnswer, RouteQuestion } from './route-question.js';
 
 export type Role = 'prefill' | 'decode' | 'gateway';
 
@@ -11,6 +12,8 @@ export type BootMessage = WorkerBoot | Omit<GatewayBoot, 'listener'>;
 export type ToChild =
   | { readonly type: 'boot'; readonly boot: BootMessage }
   | { readonly type: 'drain'; readonly deadlineMs: number }
+  /** Only to a gateway; `id` comes back with the answer. */
+  | { readonly type: 'question'; readonly id: number; readonly question: RouteQuestion }
   /** Only on a node with `faults.enabled`. */
   | { readonly type: 'fault'; readonly fault: Fault };
 
@@ -20,6 +23,7 @@ export type FromChild =
   | { readonly type: 'ready' }
   /** Every `factsEveryMs`: shows that the event loop turns. */
   | { readonly type: 'facts'; readonly facts: Facts; readonly rssBytes: number }
+  | { readonly type: 'answer'; readonly id: number; readonly answer: RouteAnswer }
   /** Draining began: asked for, or because the parent is gone. */
   | { readonly type: 'draining' }
   /** Last words. */

@@ -16,6 +16,7 @@ import type { LogSink } from './log.js';
 import { type Child, type ChildSpec, createSupervisor, type Running } from './otp/index.js';
 import { recruiter, roster } from './recruit.js';
 import { type RestartProgress, type RestartRequest, rollingRestart } from './restart.js';
+import type { RouteQuestion } from './route-question.js';
 import { openStateDir } from './state-dir.js';
 import { type NodeStatus, snapshot } from './status.js';
 
@@ -116,6 +117,8 @@ export async function startNode(options: NodeOptions): Promise<Node> {
       if (member === undefined) throw new Error('there is no such process');
       member.process.inject(what);
     };
+    const gateways = () => processes.members.filter(({ role }) => role === 'gateway');
+    const route = (question: RouteQuestion) => Promise.all(gateways().map(({ process }) => process.ask(question)));
     let restarting = false;
     const restart: Node['restart'] = async (request, report, cancelled) => {
       if (restarting) throw new SupervisorError('SUP_RESTART', ['its beginning', 'another one is under way']);
@@ -129,7 +132,7 @@ export async function startNode(options: NodeOptions): Promise<Node> {
       }
     };
     const ends = (now: boolean) => (now ? kill() : stop());
-    const closeControl = await serveControl(state.control, { status, stop: ends, fault, restart });
+    const closeControl = await serveControl(state.control, { status, stop: ends, fault, restart, route });
     undo.push(closeControl);
 
     running = await tree.start();

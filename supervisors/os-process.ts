@@ -12,6 +12,7 @@ import { mintIncarnation } from './incarnation.js';
 import type { BootMessage, Facts, FromChild, Role, ToChild } from './ipc.js';
 import { eachLine } from './lines.js';
 import type { Child, Running } from './otp/index.js';
+import type { RouteAnswer, RouteQuestion } from './route-question.js';
 import { watchChild } from './watchdog.js';
 
 export interface ProcessSpec {
@@ -49,8 +50,11 @@ export interface OsProcess extends Child {
   snapshot(): ProcessSnapshot;
   /** Throws while there is no process. */
   inject(fault: Fault): void;
+  /** Of a gateway. Resolves with an error in it when there is no process, or no answer in time. */
+  ask(question: RouteQuestion): Promise<RouteAnswer>;
 }
 
+const answerMs = 3_000;
 const keptLines = 5;
 const settingNames = new Set(
   settings.flatMap(({ env, schema }) => [env, ...(schema.alias ?? []).map(({ name }) => name)]),
@@ -65,14 +69,40 @@ export function osProcess(spec: ProcessSpec): OsProcess {
   const launched = (process: ChildProcess) => {
     child = process;
   };
+  let questions = 0;
   return {
     snapshot: () => snapshot,
+    ask: (question) => ask(spec, child, ++questions, question),
     start: (abort) => live(spec, update, launched, abort),
     inject(fault) {
       if (child?.connected !== true) throw new Error('the process is not up');
       tellChild(child, { type: 'fault', fault }, () => {});
     },
   };
+}
+
+function ask(
+  { instance }: ProcessSpec,
+  child: ChildProcess | undefined,
+  id: number,
+  question: RouteQuestion,
+): Promise<RouteAnswer> {
+  return new Promise((resolve) => {
+    const done = (answer: RouteAnswer) => {
+      clearTimeout(late);
+      child?.off('message', hear);
+      resolve(answer);
+    };
+    const failed = (error: string) => done({ gateway: instance, error });
+    const hear = (raw: unknown) => {
+      const message = raw as FromChild;
+      if (message.type === 'answer' && message.id === id) done(message.answer);
+    };
+    const late = setTimeout(() => failed(`no answer within ${answerMs} ms`), answerMs);
+    if (child === undefined) return failed('the process is not up');
+    child.on('message', hear);
+    tellChild(child, { type: 'question', id, question }, () => failed('the process is not up'));
+  });
 }
 
 function live(

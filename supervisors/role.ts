@@ -57,6 +57,15 @@ export async function serveRole(
   const running = tree;
   process.on('message', (raw) => {
     const message = raw as ToChild;
+    if (message.type === 'question') {
+      const { id, question } = message;
+      const gateway = boot.incarnation;
+      const asked = running.route?.(question) ?? Promise.reject(new Error('not a gateway'));
+      asked.then(
+        (answer) => tell({ type: 'answer', id, answer }),
+        (error) => tell({ type: 'answer', id, answer: { gateway, error: describe(error) } }),
+      );
+    }
     if (message.type !== 'fault') return;
     try {
       running.faults?.inject(message.fault);

@@ -50,6 +50,15 @@ export async function main(argv: readonly string[]): Promise<void> {
     );
 
   program
+    .command('route')
+    .description('show why a request went to the workers it went to, or where one would go')
+    .option('--explain <request>', 'id of a request, as its answer has it')
+    .option('--prompt <text>', 'what a chat with this message would meet; nothing is computed')
+    .option('--json', 'print one JSON list')
+    .addOption(stateDirOption())
+    .action(async (options: RouteOptions) => (await import('./route.js')).route(options));
+
+  program
     .command('chat')
     .description('talk to the model in the terminal; reads prompts from a pipe, too')
     .option('--url <url>', 'server to talk to; default: the node in the state folder')
@@ -90,6 +99,12 @@ export interface RestartOptions {
   readonly rolling?: true;
   readonly all?: true;
   readonly inPlace?: true;
+  readonly json?: true;
+  readonly stateDir?: string;
+}
+export interface RouteOptions {
+  readonly explain?: string;
+  readonly prompt?: string;
   readonly json?: true;
   readonly stateDir?: string;
 }
@@ -157,6 +172,7 @@ Examples:
   echo 'Why is the sky blue?' | dynact chat   one answer on stdout
   dynact status --watch                       what runs, and what it does
   dynact restart --rolling                    new worker processes, one after the other, nothing lost
+  dynact route --explain chatcmpl-01k…        why a request went where it went
   dynact stop                                 finish what is in flight, then end
   dynact doctor                               what is missing on this machine
 

@@ -109,12 +109,13 @@ describe('The state folder of a node', function () {
         },
         fault: quiet,
         restart: async () => {},
+        route: async () => [],
       });
       expect((await stat(state.control)).mode & 0o777).to.equal(0o600);
       expect(await nodeStatus(root)).to.deep.equal(status);
 
       const garbage = connect(state.control);
-      garbage.write('x'.repeat(100_000));
+      garbage.write('x'.repeat(300_000));
       garbage.on('error', quiet);
       await new Promise<void>((closed) => garbage.once('close', () => closed()));
       const wrong = connect(state.control);
@@ -146,6 +147,7 @@ describe('The state folder of a node', function () {
         stop: quiet,
         fault: quiet,
         restart: async () => {},
+        route: async () => [],
       });
       expect(await nodeStatus(path)).to.deep.equal(status);
       close();

@@ -40,6 +40,7 @@ import { actorLogs, processLogger } from '../process-log.js';
 import { gatewayStatus, keptOut } from './gateway-status.js';
 import { openKvViews } from './kv-views.js';
 import { openProcess, within } from './process.js';
+import { routeAnswers } from './route-answers.js';
 
 const factsMs = 500;
 /** The last record of the journal may take this long. */
@@ -94,6 +95,9 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
     address('gateway', incarnation, 'journal'),
   );
   const here = address('gateway', incarnation, 'frontend');
+  const preprocessor = createPreprocessor(models, limits, (error) =>
+    logger.error({ err: error }, 'a request could not be prepared'),
+  );
   const frontend: Ref<FrontendMessage> = kernel.spawn(
     frontendActor(
       {
@@ -105,9 +109,7 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
         hashBlockTokens: mode === 'kv' ? blockTokens : 0,
       },
       {
-        preprocessor: createPreprocessor(models, limits, (error) =>
-          logger.error({ err: error }, 'a request could not be prepared'),
-        ),
+        preprocessor,
         detokenizers: createDetokenizers(models),
         poison(id, model, prompt, detail) {
           const letter = { code: 'POISON_PROMPT', subject: here, seq: 0, attempt: 0, bytes: new Uint8Array(0) };
@@ -235,7 +237,8 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
     views?.stop();
   });
 
-  return host.tree({
+  const route = routeAnswers({ kernel, router, preprocessor, gateway: incarnation, model: boot.model.id, blockTokens });
+  const tree = host.tree({
     async drain(deadlineMs) {
       announcement.update({ ...info, draining: true });
       // The frontend goes on: what still comes in comes from clients that could not know yet.
@@ -252,6 +255,7 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
       outbox: host.post.outbox.messages,
     }),
   });
+  return { ...tree, route };
 }
 
 function openVocabularyOf(boot: GatewayBoot): Vocabulary {

@@ -1,0 +1,89 @@
+import { askRoute, type RouteAnswer } from '../../supervisors/index.js';
+import type { RouteOptions } from './main.js';
+import { stateDirOf } from './settings.js';
+import { UsageError } from './usage.js';
+
+type Records = Extract<RouteAnswer, { readonly records: unknown }>['records'];
+type RouteRecord = Records[number];
+type Decision = RouteRecord['decisions'][number];
+
+/** `dynact route`: why a request went where it went, or where one would go. */
+export async function route(options: RouteOptions): Promise<void> {
+  const { explain, prompt } = options;
+  if ((explain === undefined) === (prompt === undefined)) throw new UsageError('use either --explain or --prompt');
+  const question =
+    explain === undefined
+      ? ({ type: 'dry-run', prompt: prompt ?? '' } as const)
+      : // As clients see it, too.
+        ({ type: 'explain', id: explain.replace(/^(chatcmpl|cmpl)-/, '') } as const);
+  const answers = await askRoute(await stateDirOf(options), question);
+  if (options.json) {
+    process.stdout.write(`${JSON.stringify(answers)}\n`);
+    return;
+  }
+  let known = false;
+  for (const answer of answers) {
+    if ('error' in answer) process.stderr.write(`${answer.gateway}: ${answer.error}\n`);
+    else {
+      known ||= answer.records.length > 0;
+      for (const record of answer.records) process.stdout.write(drawRecord(answer.gateway, record));
+    }
+  }
+  if (known) return;
+  if (explain !== undefined) process.stderr.write('no gateway knows this request, or not any more\n');
+  process.exitCode = 1;
+}
+
+/** One attempt of a request: the choice in a line, then a table for each decision. */
+export function drawRecord(gateway: string, record: RouteRecord): string {
+  const { id, attempt, at, decisions, placed, expectedTokens, cachedTokens } = record;
+  const where =
+    placed === undefined
+      ? 'waits: nobody can take it'
+      : placed.prefill === undefined
+        ? placed.decode
+        : `${placed.prefill}, then ${placed.decode}`;
+  const name = id === '' ? 'would go to' : `${id} attempt ${attempt} at ${new Date(at).toISOString()}:`;
+  const tokens = decisions[0]?.promptTokens ?? 0;
+  const had = cachedTokens === undefined ? '' : `, ${cachedTokens} were`;
+  const head = `${name} ${where}\n  ${gateway}; ${expectedTokens} of ${tokens} prompt tokens expected to be cached${had}\n`;
+  return head + decisions.map(drawDecision).join('');
+}
+
+const titles = ['', 'worker', 'cached', 'requests', 'to prefill', 'prefill', 'credit', 'decode', 'cost', 'chance'];
+const digits = (value: number | undefined) => (value === undefined ? '' : String(Math.round(value * 100) / 100));
+
+/** Loads and costs are in blocks, but for requests and the backlog in tokens. */
+function drawDecision({ mode, phase, blockTokens, candidates, excluded, chosen }: Decision): string {
+  const rows = candidates.map(({ incarnation, overlap, load, capacity, terms, probability }, index) => [
+    index === chosen ? '→' : '',
+    incarnation,
+    String(overlap.device + overlap.host + overlap.disk),
+    `${load.requests}/${capacity}`,
+    digits(load.prefillTokens),
+    digits(terms?.prefillBlocks),
+    digits(terms?.credit),
+    digits(terms?.decodeBlocks),
+    digits(terms?.cost),
+    digits(probability),
+  ]);
+  const others = excluded.map(({ incarnation, reason }) => ['', incarnation, reason]);
+  const widths = [titles, ...rows].reduce<number[]>(
+    (sizes, row) => row.map((cell, column) => Math.max(cell.length, sizes[column] ?? 0)),
+    [],
+  );
+  widths[1] = Math.max(widths[1] ?? 0, ...others.map(([, name = '']) => name.length));
+  const line = (row: readonly string[]) =>
+    `    ${row.map((cell, column) => (column < 2 ? cell.padEnd(widths[column] ?? 0) : cell.padStart(widths[column] ?? 0))).join('  ')}`.trimEnd();
+  // A reason is longer than a number, and nothing comes after it.
+  const out = ([mark = '', name = '', reason = '']: readonly string[]) =>
+    `    ${mark.padEnd(widths[0] ?? 0)}  ${name.padEnd(widths[1] ?? 0)}  ${reason}`;
+  const work = phase === 'decode' ? 'decodes' : 'computes the prompt';
+  const lines = [
+    `  who ${work}, by ${mode}, in blocks of ${blockTokens} tokens`,
+    line(titles),
+    ...rows.map(line),
+    ...others.map(out),
+  ];
+  return `${lines.join('\n')}\n`;
+}
