@@ -100,7 +100,8 @@ function connection(config: ResolvedConfig, incarnation: string, log: Log) {
     if (restoring === current) restoring = undefined;
   };
   return {
-    async open(login: NatsLogin, adopt: boolean): Promise<void> {
+    /** `signal`: the wait for the broker is over, for it is gone or nobody wants it any more. */
+    async open(login: NatsLogin, adopt: boolean, signal?: AbortSignal): Promise<void> {
       await close();
       bus = await connectNats({
         url: login.url,
@@ -108,6 +109,7 @@ function connection(config: ResolvedConfig, incarnation: string, log: Log) {
         name: incarnation,
         connectTimeoutMs: config.node.startMs,
         patient: true,
+        ...(signal === undefined ? {} : { signal }),
         ...(login.user === '' ? {} : { user: login.user, password: login.pass }),
         onProblem: (problem, error) => log.warn(problem, { error: String(error) }),
       });
@@ -204,14 +206,18 @@ export function embeddedBroker(config: ResolvedConfig, binary: string, incarnati
       if (asked === 'kill' || signal || (code ?? 0) > 128) return { kind: 'killed' };
       return { kind: 'error', error: new SupervisorError('SUP_CHILD_EXIT', ['nats', how]) };
     });
+    const gone = new AbortController();
+    void exit.then(() => gone.abort());
     try {
-      await wire.open(loginOf('node'), true);
+      await wire.open(loginOf('node'), true, AbortSignal.any([abort, gone.signal]));
       if (abort.aborted) throw new SupervisorError('SUP_START_FAILED', ['nats', 'it is no longer wanted']);
     } catch (error) {
+      // Read before this process ends it: a server that died while it was waited for has a reason of its own.
+      const died = gone.signal.aborted;
       asked = 'stop';
       await life.stop();
       await exit;
-      throw error;
+      throw died ? new SupervisorError('SUP_START_FAILED', ['nats', lastExit], error) : error;
     }
     return {
       incarnation: name,

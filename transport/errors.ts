@@ -26,7 +26,7 @@ const table = {
   NET_CLOSED: {
     retryable: false,
     message: 'the bus is closed',
-    meaning: 'close() was called, or the credentials were refused for good.',
+    meaning: 'close() was called, the first connection was called off, or the credentials were refused for good.',
   },
   NET_OUTBOX_FULL: {
     retryable: true,

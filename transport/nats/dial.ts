@@ -16,6 +16,8 @@ export interface DialOptions {
   readonly connectTimeoutMs?: number;
   /** Waits for JetStream too, and tells `onProblem` once what it waits for. Otherwise a server without it is an error at once. */
   readonly patient?: boolean;
+  /** Gives up the wait for the first connection: whoever would answer is known to be gone. */
+  readonly signal?: AbortSignal;
   /** Told of what nobody waits for: a handler that threw, a denied subscription. Must not throw. */
   readonly onProblem?: (problem: string, error: unknown) => void;
 }
@@ -30,15 +32,23 @@ const dialMs = 2_000;
 /** Nothing but an operator can change these. */
 const final: ReadonlySet<string> = new Set(['NET_UNAUTHORIZED', 'NET_VERSION_TOO_OLD', 'NET_DENIED']);
 
-/** Rejects with NET_UNAUTHORIZED or NET_VERSION_TOO_OLD at once, with NET_NO_JETSTREAM or NET_TIMEOUT at the deadline. */
+/**
+ * Rejects with NET_UNAUTHORIZED or NET_VERSION_TOO_OLD at once, with NET_NO_JETSTREAM or NET_TIMEOUT at the deadline, with NET_CLOSED
+ * when it is called off.
+ */
 export async function dial(options: DialOptions): Promise<Dialled> {
   const patience = options.connectTimeoutMs ?? 10_000;
   const deadline = realClock.now() + patience;
   const told = new Set<string>();
+  const calledOff = () => options.signal?.aborted === true;
   for (;;) {
+    if (calledOff()) throw new NetError('NET_CLOSED', { what: options.url });
     try {
-      return await once(options);
+      const dialled = await once(options);
+      if (!calledOff()) return dialled;
+      await dialled.connection.close();
     } catch (error) {
+      if (calledOff()) continue;
       const problem = netError(error, options.url);
       const away = problem.code !== 'NET_NO_JETSTREAM';
       if (final.has(problem.code) || !(away || options.patient)) throw problem;
