@@ -48,6 +48,7 @@ export {
 export { prefillActor } from './prefill/prefill.js';
 export type { RefusalCode, RefusalMeaning } from './refusals.js';
 export { type RegistryMessage, registryActor } from './registry/registry.js';
+export { countStandstill } from './registry/standstill.js';
 export type { CachesConfig } from './router/caches.js';
 export type { Outcome, RouteRequest } from './router/choose.js';
 export { type CostConfig, costConfig } from './router/cost.js';

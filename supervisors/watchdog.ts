@@ -4,7 +4,8 @@
  * Neither is measured with a clock. Silence is counted in ticks of this process's own timer, a wedge in reports of the child: whoever
  * stands still, be it this process, the child or the whole machine, counts nothing meanwhile. So a thaw never looks like a death.
  */
-import { type Facts, type FromChild, factsEveryMs } from './ipc.js';
+import { countStandstill } from '../actors/index.js';
+import { type FromChild, factsEveryMs } from './ipc.js';
 
 export interface Watchdog {
   /** From now on silence counts. What takes long to start is not silent: it has a start deadline. */
@@ -22,7 +23,7 @@ export interface WatchLimits {
 export function watchChild({ silentMs, stuckMs }: WatchLimits, dead: (why: string) => void): Watchdog {
   let timer: NodeJS.Timeout | undefined;
   let unheard = 0;
-  const stuck = stuckFor();
+  const standstill = countStandstill();
   const end = (why: string) => {
     if (timer === undefined) return;
     stop();
@@ -43,7 +44,10 @@ export function watchChild({ silentMs, stuckMs }: WatchLimits, dead: (why: strin
     heard(message) {
       unheard = 0;
       if (message.type !== 'facts') return;
-      const { reports, longest } = stuck(message.facts);
+      const { steps, queued } = message.facts;
+      // Who has no engine, has work in line without being stuck.
+      if (typeof steps !== 'number') return;
+      const { reports, longest } = standstill(steps, typeof queued === 'number' && queued > 0);
       const limit = Math.max(Math.ceil(stuckMs / factsEveryMs), patience * longest);
       if (reports >= limit) end(`the engine took no step for ${reports * factsEveryMs} ms with work queued`);
     },
@@ -53,21 +57,3 @@ export function watchChild({ silentMs, stuckMs }: WatchLimits, dead: (why: strin
 
 /** A step may take this many times as long as the longest one so far: a large model on a slow machine is not wedged. */
 const patience = 4;
-
-/** Reports in a row in which work was queued and no step came; `longest`: the same for waits that ended with a step. */
-function stuckFor(): (facts: Facts) => { readonly reports: number; readonly longest: number } {
-  let steps: Facts[string] | undefined;
-  let reports = 0;
-  let longest = 0;
-  return (facts) => {
-    // Who has no engine, has work in line without being stuck.
-    if (typeof facts.steps !== 'number') return { reports, longest };
-    const queued = typeof facts.queued === 'number' && facts.queued > 0;
-    if (facts.steps !== steps) {
-      longest = Math.max(longest, reports);
-      reports = 0;
-      steps = facts.steps;
-    } else reports = queued ? reports + 1 : 0;
-    return { reports, longest };
-  };
-}

@@ -5,6 +5,8 @@
  * worker or the whole machine, counts nothing meanwhile. And a look counts only while the gateway hears its own beat through the
  * broker, so that neither a broker's freeze nor the time after it looks like the silence of workers.
  */
+import { countStandstill, type Standstill } from './standstill.js';
+
 export type Suspicion = 'WORKER_SILENT' | 'ENGINE_WEDGED';
 
 export interface LivenessLimits {
@@ -27,11 +29,7 @@ interface Watched {
   readonly stuckMs: number;
   /** Looks since anything was heard of it. */
   unheard: number;
-  steps: number;
-  /** Beats in a row with work for the engine and no step. */
-  stuck: number;
-  /** The longest such row that ended with a step. */
-  longest: number;
+  readonly standstill: ReturnType<typeof countStandstill>;
   suspicion: Suspicion | undefined;
 }
 
@@ -61,15 +59,14 @@ export function createLiveness({ silentMs }: Pick<LivenessLimits, 'silentMs'>): 
   const silentLooks = Math.ceil(silentMs / beatMs);
   let unechoed = 0;
 
-  function wedged(worker: Watched): boolean {
-    const longest = Math.min(worker.longest * beatMs, longestMs);
-    return worker.stuck * beatMs >= Math.max(worker.stuckMs, patience * longest);
+  function wedged({ stuckMs }: Watched, { reports, longest }: Standstill): boolean {
+    return reports * beatMs >= Math.max(stuckMs, patience * Math.min(longest * beatMs, longestMs));
   }
 
   return {
     add(incarnation, stuckMs) {
       if (watched.has(incarnation)) return;
-      watched.set(incarnation, { stuckMs, unheard: 0, steps: -1, stuck: 0, longest: 0, suspicion: undefined });
+      watched.set(incarnation, { stuckMs, unheard: 0, standstill: countStandstill(), suspicion: undefined });
     },
     forget: (incarnation) => void watched.delete(incarnation),
     beat({ incarnation, steps, queued }) {
@@ -77,12 +74,7 @@ export function createLiveness({ silentMs }: Pick<LivenessLimits, 'silentMs'>): 
       if (worker === undefined) return undefined;
       const before = worker.suspicion;
       worker.unheard = 0;
-      if (steps !== worker.steps) {
-        worker.longest = Math.max(worker.longest, worker.stuck);
-        worker.stuck = 0;
-        worker.steps = steps;
-      } else worker.stuck = queued > 0 ? worker.stuck + 1 : 0;
-      worker.suspicion = wedged(worker) ? 'ENGINE_WEDGED' : undefined;
+      worker.suspicion = wedged(worker, worker.standstill(steps, queued > 0)) ? 'ENGINE_WEDGED' : undefined;
       if (worker.suspicion === before) return undefined;
       return worker.suspicion ?? 'cleared';
     },
