@@ -14,7 +14,7 @@ export interface RouteAnswersOptions {
   readonly blockTokens: number;
 }
 
-/** Rejects with ACT_ASK_TIMEOUT when the router does not answer in time. */
+/** Rejects with ACT_TIMEOUT when the router does not answer in time. */
 export function routeAnswers(options: RouteAnswersOptions): (question: RouteQuestion) => Promise<RouteAnswer> {
   const { kernel, router, preprocessor, gateway, model, blockTokens } = options;
 
