@@ -136,15 +136,19 @@ export const interferenceBench: Bench = {
 };
 
 async function latencies(side: Side, prompts: number): Promise<Run> {
+  const asked = performance.now();
+  await side.decode.generate({ prompt: promptOf(999, 64, side.vocabTokens), maxTokens: 1 });
+  const promptMs = performance.now() - asked;
   const background = Array.from({ length: streams }, (_, stream) =>
     side.decode.generate({ prompt: promptOf(1000 + stream, 64, side.vocabTokens), maxTokens: streamTokens }),
   );
-  await new Promise((resolve) => setTimeout(resolve, 1000));
+  // Until all of them decode.
+  await new Promise((resolve) => setTimeout(resolve, promptMs * streams * 1.5));
   const from = performance.timeOrigin + performance.now();
   const first: number[] = [];
   for (let prompt = 0; prompt < prompts; prompt++) {
-    const asked = performance.timeOrigin + performance.now();
-    first.push((await side.arrive(prompt)).firstAt - asked);
+    const sent = performance.timeOrigin + performance.now();
+    first.push((await side.arrive(prompt)).firstAt - sent);
   }
   const to = performance.timeOrigin + performance.now();
   await side.decode.endAll();
