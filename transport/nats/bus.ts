@@ -5,14 +5,15 @@
  */
 import { JetStreamApiError, type JetStreamClient, type JetStreamManager, jetstream } from '@nats-io/jetstream';
 import { headers, type Msg, type NatsConnection, PermissionViolationError } from '@nats-io/transport-node';
-import type { Bus, BusState, KvEntry, Stop, Stored } from '../bus.js';
+import type { Bus, BusState, Stop } from '../bus.js';
 import { realClock } from '../clock.js';
 import { NetError } from '../errors.js';
 import { type Subjects, subjects } from '../subjects.js';
 import { openAcks } from './acks.js';
 import { type DialOptions, dial, inboxPrefix, reconnectWaitMs } from './dial.js';
-import { type Followed, follow } from './follow.js';
+import { follow } from './follow.js';
 import { netError, withoutJetStream } from './problems.js';
+import { latestOf, watchKeys } from './reads.js';
 import { watchConnection } from './watchdog.js';
 
 export interface NatsOptions extends DialOptions {
@@ -31,7 +32,6 @@ export interface NatsBus extends Bus {
 
 const closeMs = 2_000;
 const kvMs = 2_000;
-const latestMs = 10_000;
 const silentMs = 1_000;
 /** Every how many looks of the watchdog JetStream is asked whether it is there, and for the broker's clock. */
 const jetstreamEvery = 8;
@@ -264,18 +264,6 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
     },
   };
 
-  function entryOf(message: Followed): KvEntry {
-    const key = s.keyOf(message.subject);
-    const revision = message.seq;
-    const h = message.headers();
-    if (h?.has('Nats-Marker-Reason')) {
-      return { key, value: undefined, revision, expired: h.get('Nats-Marker-Reason') === 'MaxAge' };
-    }
-    const operation = h?.get('KV-Operation');
-    if (operation === 'DEL' || operation === 'PURGE') return { key, value: undefined, revision };
-    return { key, value: message.data, revision };
-  }
-
   return {
     connection: nc,
     manager,
@@ -330,34 +318,7 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
         onMessage: (m) => handler({ subject: m.subject, seq: m.seq, data: m.data, ageMs: m.ageMs }),
       }),
 
-    latest: (stream, filter) =>
-      whileUp(filter, async () => {
-        const found: Stored[] = [];
-        let caughtUp: () => void = () => {};
-        let timer: NodeJS.Timeout | undefined;
-        const done = new Promise<void>((resolve, reject) => {
-          caughtUp = resolve;
-          timer = setTimeout(() => reject(new NetError('NET_TIMEOUT', { ms: latestMs, what: filter })), latestMs);
-        });
-        const reading = follow(context, {
-          stream: s.stream(stream),
-          filter,
-          from: 'latest',
-          onMessage: (m) => void found.push({ subject: m.subject, seq: m.seq, data: m.data, ageMs: m.ageMs }),
-          onReset: () => void found.splice(0),
-          onCaughtUp: caughtUp,
-        });
-        try {
-          await Promise.all([reading, done]);
-          return found;
-        } finally {
-          clearTimeout(timer);
-          reading.then(
-            (stop) => stop(),
-            () => {},
-          );
-        }
-      }),
+    latest: (stream, filter) => whileUp(filter, () => latestOf(context, s.stream(stream), filter)),
 
     put: (key, value) => whileUp(key, async () => (await js.publish(s.key(key), value, { timeout: kvMs })).seq),
     async remove(key) {
@@ -365,40 +326,7 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
       h.set('KV-Operation', 'DEL');
       await whileUp(key, () => js.publish(s.key(key), new Uint8Array(0), { headers: h, timeout: kvMs }));
     },
-    async watch(prefix, handler) {
-      const live = new Set<string>();
-      let stale: Set<string> | undefined;
-      let markReady: () => void = () => {};
-      const ready = new Promise<void>((resolve) => {
-        markReady = resolve;
-      });
-      const stop = await follow(context, {
-        stream: s.bucketStream,
-        filter: s.key(prefix),
-        from: 'latest',
-        onMessage(message) {
-          const entry = entryOf(message);
-          stale?.delete(entry.key);
-          if (entry.value) live.add(entry.key);
-          else live.delete(entry.key);
-          handler(entry);
-        },
-        // The bucket was lost with the broker and made anew: what does not come back is gone.
-        onReset() {
-          stale = new Set(live);
-        },
-        onCaughtUp() {
-          const missing = stale;
-          stale = undefined;
-          for (const key of missing ?? []) {
-            live.delete(key);
-            guarded('watch', handler)({ key, value: undefined, revision: 0, expired: true });
-          }
-          markReady();
-        },
-      });
-      return { stop, ready };
-    },
+    watch: (prefix, handler) => watchKeys(context, s, prefix, handler),
 
     async flush() {
       await whileUp('flush', () => nc.flush());
