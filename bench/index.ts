@@ -15,6 +15,7 @@ const benches: Readonly<Record<string, () => Promise<Bench>>> = {
   exactness: async () => (await import('./exactness.js')).exactnessBench,
   hashes: async () => (await import('./hashes.js')).hashesBench,
   kernel: async () => (await import('./kernel.js')).kernelBench,
+  routing: async () => (await import('./routing.js')).routingBench,
   'kv-index': async () => (await import('./kv-index.js')).kvIndexBench,
   faults: async () => (await import('./faults.js')).faultsBench,
   startup: async () => (await import('./startup.js')).startupBench,
