@@ -33,7 +33,7 @@ export type Recruit = Omit<Member, 'child'>;
 /** `graceMs`: how much of the time it is given to stop a process keeps for its own end, after its drain. */
 export function fleet(recruits: readonly Recruit[], graceMs: number): Fleet {
   const abort = new AbortController();
-  const early = new Map<string, Promise<Running>>();
+  const early = new Map<string, { readonly life: Promise<Running>; readonly callOff: () => void }>();
   const living = new Map<string, { role: Role; life: Running }>();
 
   let dissolving = false;
@@ -44,8 +44,12 @@ export function fleet(recruits: readonly Recruit[], graceMs: number): Fleet {
       const begun = early.get(instance);
       early.delete(instance);
       if (begun !== undefined)
-        signal.addEventListener('abort', () => void begun.then((life) => life.kill()).catch(() => {}));
-      const life = await (begun ?? process.start(signal));
+        signal.addEventListener('abort', () => {
+          // One that waits for something would never be ready to be killed.
+          begun.callOff();
+          void begun.life.then((life) => life.kill()).catch(() => {});
+        });
+      const life = await (begun?.life ?? process.start(signal));
       living.set(instance, { role, life });
       void life.exit.then(() => {
         if (living.get(instance)?.life === life) living.delete(instance);
@@ -82,15 +86,16 @@ export function fleet(recruits: readonly Recruit[], graceMs: number): Fleet {
     },
     begin() {
       for (const { instance, process } of members) {
-        const begun = process.start(abort.signal);
-        begun.catch(() => {});
-        early.set(instance, begun);
+        const own = new AbortController();
+        const life = process.start(AbortSignal.any([abort.signal, own.signal]));
+        life.catch(() => {});
+        early.set(instance, { life, callOff: () => own.abort() });
       }
     },
     async abandon() {
       abort.abort();
       for (const begun of early.values()) {
-        const life = await begun.catch(() => undefined);
+        const life = await begun.life.catch(() => undefined);
         life?.kill();
         await life?.exit;
       }

@@ -13,7 +13,7 @@ import { type Fleet, fleet, type Member } from './fleet.js';
 import { mintIncarnation } from './incarnation.js';
 import { bindListener } from './listener.js';
 import type { LogSink } from './log.js';
-import { type Child, type ChildSpec, createSupervisor, type Running } from './otp/index.js';
+import { type Child, type ChildSpec, createSupervisor, type Running, type SupervisionErrorCode } from './otp/index.js';
 import { recruiter, roster } from './recruit.js';
 import { type RestartProgress, type RestartRequest, rollingRestart } from './restart.js';
 import type { RouteQuestion } from './route-question.js';
@@ -82,13 +82,15 @@ export async function startNode(options: NodeOptions): Promise<Node> {
       stopGraceMs,
     );
     undo.push(() => processes.abandon());
+    // Before all are up nobody is restarted, and all wait for the broker: without it the first start is over.
+    const brokerEnded = new AbortController();
     const tree = createSupervisor({
       name: 'node',
       strategy: 'one_for_one',
       intensity: config.restart.intensity,
       periodMs: config.restart.periodMs,
       backoff: { minMs: config.restart.backoffMinMs, maxMs: config.restart.backoffMaxMs },
-      children: specs(config, broker, processes, progress),
+      children: specs(config, broker, processes, progress, () => brokerEnded.abort()),
     });
     tree.onChange(({ name, state: now, lastReason }) => {
       if (now === 'up') progress(`${name} is up`);
@@ -135,7 +137,10 @@ export async function startNode(options: NodeOptions): Promise<Node> {
     const closeControl = await serveControl(state.control, { status, stop: ends, fault, restart, route });
     undo.push(closeControl);
 
-    running = await tree.start();
+    running = await tree.start(brokerEnded.signal).catch((error) => {
+      const aborted = (error as { code?: SupervisionErrorCode }).code === 'SUP_ABORTED' && brokerEnded.signal.aborted;
+      throw aborted ? new SupervisorError('SUP_START_FAILED', ['nats', broker.lastExit()], error) : error;
+    });
     const exit = running.exit.then(async (reason): Promise<ExitReason> => {
       await unwind(undo);
       const cause = (reason as { cause?: unknown }).cause;
@@ -156,7 +161,13 @@ async function unwind(undo: (() => unknown)[]): Promise<void> {
   for (const step of undo.splice(0).reverse()) await step();
 }
 
-function specs(config: ResolvedConfig, broker: Broker, all: Fleet, progress: (text: string) => void): ChildSpec[] {
+function specs(
+  config: ResolvedConfig,
+  broker: Broker,
+  all: Fleet,
+  progress: (text: string) => void,
+  brokerEnded: () => void,
+): ChildSpec[] {
   const children = all.members.map((member) => specOf(member, config));
   let begun = false;
   const beginOnce = () => {
@@ -173,6 +184,7 @@ function specs(config: ResolvedConfig, broker: Broker, all: Fleet, progress: (te
   const nats: Child = {
     start: async (abort) => {
       const life = await start(abort);
+      void life.exit.then(brokerEnded);
       beginOnce();
       return life;
     },

@@ -60,6 +60,22 @@ describe('A node that cannot start', function () {
     expect(lastLine(log)).to.contain('nats-server').and.contain('no luck today');
   });
 
+  it('says that nats-server died while the others were starting, and does not wait for it', async () => {
+    const path = join(cache, 'nats-server');
+    const { natsServer } = resolveToolchain();
+    await writeFile(
+      path,
+      `#!/bin/sh\n[ "$1" = --version ] && exec ${natsServer} --version\nexec timeout -s KILL 1 ${natsServer} "$@"\n`,
+    );
+    await chmod(path, 0o755);
+    await withServer(path);
+    const since = performance.now();
+    const { code, log } = await failToStart([], { env: { DYNACT_CACHE: cache } });
+    expect(code).to.equal(1);
+    expect(lastLine(log)).to.contain('nats').and.contain('SIGKILL');
+    expect(performance.now() - since).to.be.lessThan(45_000);
+  });
+
   it('says which model file is missing, is no model, or is cut short', async () => {
     const missing = await failToStart(['--engine', 'llama', '--model', join(cache, 'none.gguf')]);
     expect([missing.code, missing.url]).to.deep.equal([1, '']);
