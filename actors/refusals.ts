@@ -47,7 +47,8 @@ export const refusals = {
   WRK_WRONG_MODEL: row(true, 'no', false, 503, 'The worker serves another model.'),
   WRK_WRONG_INCARNATION: row(true, 'no', true, 503, 'The worker was restarted.'),
   WRK_UNKNOWN_ACTOR: row(true, 'no', false, 503, 'The worker knows no such mailbox.'),
-  WRK_EXPIRED: row(false, 'no', false, 504, 'The deadline of the request passed before a worker took it.'),
+  // The mail aged through an outage of the broker, perhaps, while the request's own clock stood still: that one decides.
+  WRK_EXPIRED: row(true, 'no', false, 504, 'The deadline of the request passed before a worker took it.'),
   WRK_TOO_MANY: row(true, 'no', false, 529, 'The worker holds as many requests as it may.'),
   WRK_GRANT_LAPSED: row(true, 'pair', false, 503, 'The prompt was not computed in time.'),
   WRK_MALFORMED: row(false, 'no', false, 500, 'A worker could not read the request.'),
