@@ -6,7 +6,7 @@ import type { InstanceInfo } from '../../transport/index.js';
 import { type Caches, noOverlap } from './caches.js';
 import type { CostConfig, TierOverlap, WorkerLoad } from './cost.js';
 import { type Inhibitions, pairKey } from './inhibition.js';
-import type { Ledger } from './ledger.js';
+import type { ActiveLoad, Ledger } from './ledger.js';
 import {
   type Decision,
   decide,
@@ -169,14 +169,14 @@ function eligible(look: Look, component: 'prefill' | 'decode', units: number, de
     let barred = never(worker, request, decode === undefined ? info.fingerprint : fingerprint);
     // One grant more than P has slots: the next prompt is at hand when a slot gets free (design 5.3).
     const capacity = (info.slots ?? 1) + (component === 'prefill' ? 1 : 0);
-    const { units: used } = ledger.load(incarnation);
+    const active = ledger.load(incarnation);
     if (barred === undefined) {
       exist = true;
       const alone = inhibitions.standing(incarnation, now) === 'out';
       const pair = decode === undefined || inhibitions.size === 0 ? undefined : pairKey(incarnation, decode);
       const together = pair !== undefined && inhibitions.standing(pair, now) === 'out';
       if (!alone && !together) healthy = true;
-      if (worker.full || used + units > capacity) barred = 'full';
+      if (worker.full || active.units + units > capacity) barred = 'full';
       else room = true;
       if (barred === undefined && (alone || together)) {
         barred = 'inhibited';
@@ -191,7 +191,7 @@ function eligible(look: Look, component: 'prefill' | 'decode', units: number, de
       incarnation,
       rank: 0,
       overlap: look.overlaps.get(incarnation) ?? noOverlap,
-      load: loadOf(look, incarnation, worker),
+      load: loadOf(look, incarnation, worker, active),
       capacity,
       taints: [],
       ...(barred === undefined ? {} : { barred }),
@@ -219,8 +219,8 @@ function never(
 }
 
 /** Own dispatches at once; what it reports beyond them is of other gateways, and takes its share of the blocks. */
-function loadOf({ fleet, request, config }: Look, incarnation: string, worker: Worker): WorkerLoad {
-  const { units, prefillTokens, blocks } = fleet.ledger.load(incarnation);
+function loadOf({ fleet, request, config }: Look, incarnation: string, worker: Worker, active: ActiveLoad): WorkerLoad {
+  const { units, prefillTokens, blocks } = active;
   const { reported, reportedBlocks } = worker;
   const foreign = Math.max(0, reported - units);
   return {

@@ -46,7 +46,7 @@ interface WorkerLoad {
   prefillTokens: number;
   tailBlocks: number;
   /** How many entries hold each prompt block. A chain's prefix is always held when its end is. */
-  readonly shared: Map<bigint, number>;
+  readonly shared: Map<number, number>;
 }
 
 const nothing: ActiveLoad = { units: 0, requests: 0, prefillTokens: 0, blocks: 0 };
@@ -84,7 +84,11 @@ export class Ledger {
     worker.requests++;
     worker.prefillTokens += entry.prefillTokens;
     worker.tailBlocks += held.tailBlocks;
-    for (const hash of entry.hashes) worker.shared.set(hash, (worker.shared.get(hash) ?? 0) + 1);
+    const words = wordsOf(entry.hashes);
+    for (let at = 0; at < entry.hashes.length; at++) {
+      const block = blockAt(words, at);
+      worker.shared.set(block, (worker.shared.get(block) ?? 0) + 1);
+    }
     return true;
   }
 
@@ -119,10 +123,13 @@ export class Ledger {
     worker.requests--;
     if (held.prefilling) worker.prefillTokens -= held.entry.prefillTokens;
     worker.tailBlocks -= held.tailBlocks;
-    for (const hash of held.entry.hashes) {
-      const count = worker.shared.get(hash) as number;
-      if (count === 1) worker.shared.delete(hash);
-      else worker.shared.set(hash, count - 1);
+    const { hashes } = held.entry;
+    const words = wordsOf(hashes);
+    for (let at = 0; at < hashes.length; at++) {
+      const block = blockAt(words, at);
+      const count = worker.shared.get(block) as number;
+      if (count === 1) worker.shared.delete(block);
+      else worker.shared.set(block, count - 1);
     }
     if (worker.requests === 0) this.#workers.delete(key.incarnation);
     return true;
@@ -159,11 +166,12 @@ export class Ledger {
     const shared = this.#workers.get(incarnation)?.shared;
     if (shared === undefined || shared.size === 0) return hashes.length + tail;
     // Hashes are chained, so what is held of a chain is a prefix of it.
+    const words = wordsOf(hashes);
     let held = 0;
     let unheld = hashes.length;
     while (held < unheld) {
       const middle = (held + unheld) >> 1;
-      if (shared.has(hashes[middle] as bigint)) held = middle + 1;
+      if (shared.has(blockAt(words, middle))) held = middle + 1;
       else unheld = middle;
     }
     return hashes.length - held + tail;
@@ -175,3 +183,8 @@ export class Ledger {
 }
 
 const keyOf = ({ origin, num, attempt, incarnation }: EntryKey) => `${origin}/${num}/${attempt}/${incarnation}`;
+
+/** Blocks are counted by 53 bits of their hash: as a number, which a map finds several times faster than a bigint. */
+const wordsOf = (hashes: BigUint64Array) => new Uint32Array(hashes.buffer, hashes.byteOffset, 2 * hashes.length);
+const blockAt = (words: Uint32Array, at: number) =>
+  (words[2 * at] as number) + ((words[2 * at + 1] as number) & 0x1f_ffff) * 2 ** 32;
