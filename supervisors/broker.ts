@@ -53,6 +53,7 @@ function connection(config: ResolvedConfig, incarnation: string, log: Log) {
   let bus: NatsBus | undefined;
   let post: PostOffice | undefined;
   let waiting: { role: Role; incarnation: string; reason: string }[] = [];
+  const keepsMail = config.tape.level === 'full';
   let restoring: NatsBus | undefined;
 
   const flush = () => {
@@ -66,7 +67,8 @@ function connection(config: ResolvedConfig, incarnation: string, log: Log) {
         { incarnation: dead, reason: reason.slice(0, 500) },
         head,
       );
-      // Nobody will ever read it.
+      // Nobody will ever read it, unless it is kept for replay.
+      if (keepsMail) continue;
       purgeMail(bus, role, dead).catch((error) =>
         log.warn('mail not purged', { incarnation: dead, error: String(error) }),
       );
