@@ -136,8 +136,8 @@ describe('A node under load', function () {
     }));
     const sum = percent.reduce((total, one) => total + one.percent, 0);
     expect(sum / percent.length, JSON.stringify(percent)).to.be.lessThan(2);
-    // A busy timer costs far more than this; a busy machine makes every wake-up dearer.
-    expect(percent.filter((one) => one.percent >= 3)).to.deep.equal([]);
+    // A gateway hears every worker four times a second. A busy timer costs far more than this; a busy machine makes every wake-up dearer.
+    expect(percent.filter((one) => one.percent >= 6)).to.deep.equal([]);
   });
 
   for (const [level, kept] of [
