@@ -25,11 +25,7 @@ export function frame(state: FrontendState, { worker, seq, items }: StepFrame, c
     const choice = r.choices[item.choice];
     if (choice === undefined) continue;
     if (item.cached !== undefined) r.cachedTokens = item.cached;
-    if (r.phase === 'queued' || r.phase === 'prefilling') {
-      const { num, attempt, cachedTokens } = r;
-      ctx.tell(state.router, { type: 'FirstToken', num, attempt, cachedTokens });
-    }
-    served(state, r, worker === r.placement.decode, now, ctx);
+    served(state, r, worker === r.placement.decode, r.cachedTokens, now, ctx);
     const verdict = arrive(r, choice, item, deliver);
     if (r.firstTokenAt === 0 && choice.tokens.length > 0) r.firstTokenAt = now;
     if (verdict !== 'ok' || choice.finished) settle(state, r, verdict, worker, ctx);
@@ -64,7 +60,8 @@ export function resynced(
     worker === decode &&
     (prefill === undefined || reply.items.some(({ position, tokens }) => position + tokens.length > 1));
   if (reply.items.length > 0) {
-    served(state, r, decodes, now, ctx);
+    // A Resync repeats tokens, not what was cached.
+    served(state, r, decodes, undefined, now, ctx);
     if (r.firstTokenAt === 0) r.firstTokenAt = now;
   }
   for (const { choice: index, position, tokens, finish, logprobs } of reply.items) {
@@ -89,8 +86,19 @@ export function resynced(
 }
 
 /** Tokens came, from P or from D: whoever gave them has the request, and the next are due. */
-function served(state: FrontendState, r: Request, byDecode: boolean, now: number, ctx: FrontendCtx): void {
+function served(
+  state: FrontendState,
+  r: Request,
+  byDecode: boolean,
+  cachedTokens: number | undefined,
+  now: number,
+  ctx: FrontendCtx,
+): void {
   begin(r);
+  if (r.phase === 'queued' || r.phase === 'prefilling') {
+    const { num, attempt } = r;
+    ctx.tell(state.router, { type: 'FirstToken', num, attempt, cachedTokens });
+  }
   started(state, r, now);
   if (byDecode) {
     if (r.phase !== 'decoding') move(r, 'decodeToken');
