@@ -1,6 +1,6 @@
 /** Where an attempt of a request runs: routed, ordered, heard of, given back. */
 import { type Address, address, type Envelope, type Head, type Work } from '../../transport/index.js';
-import type { RouterReply } from '../router/router.js';
+import type { RouterReply } from '../router/messages.js';
 import type { Placement, Request } from './request.js';
 import { clock, type FrontendCtx, type FrontendState, move } from './state.js';
 

@@ -5,7 +5,7 @@
  */
 import type { Behaviour, Ref } from '../kernel/contract.js';
 import { clientError } from '../refusals.js';
-import type { RouterMessage } from '../router/router.js';
+import type { RouterMessage } from '../router/messages.js';
 import { submit } from './admission.js';
 import { askAgain, broker, sweep } from './deadlines.js';
 import { abandon, accepted, askRouter, progress, routed } from './dispatch.js';

@@ -1,7 +1,7 @@
 /** What the frontend is made with, what it can be told, and what it keeps. */
 import type { Envelope, StepFrame } from '../../transport/index.js';
 import type { Ctx, Ref } from '../kernel/contract.js';
-import type { RouterMessage, RouterReply, WorkerLoss } from '../router/router.js';
+import type { RouterMessage, RouterReply, WorkerLoss } from '../router/messages.js';
 import { PoisonList } from './poison.js';
 import type { DetokenizerFactory, FrontendRequest, Prepared, Preprocessor, RequestSummary } from './ports.js';
 import { nextPhase, type PhaseEvent, type Request } from './request.js';

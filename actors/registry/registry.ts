@@ -5,7 +5,7 @@
 import { type Envelope, type InstanceInfo, parts } from '../../transport/index.js';
 import type { FrontendMessage } from '../frontend/state.js';
 import type { Behaviour, Ctx, Ref } from '../kernel/contract.js';
-import type { RouterMessage } from '../router/router.js';
+import type { RouterMessage } from '../router/messages.js';
 import { beatMs, createLiveness, type Liveness, type LivenessLimits, type Suspicion } from './liveness.js';
 
 export type RegistryMessage =

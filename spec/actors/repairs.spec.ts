@@ -9,7 +9,7 @@ import {
   seededDispatcher,
   virtualWorld,
 } from '../../actors/index.js';
-import type { RouterReply } from '../../actors/router/router.js';
+import type { RouterReply } from '../../actors/router/messages.js';
 import { address, type Body } from '../../transport/index.js';
 import { createFleet, type Fleet, prepared, type Seen } from './fleet.js';
 

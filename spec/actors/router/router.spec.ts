@@ -11,7 +11,7 @@ import {
 } from '../../../actors/index.js';
 import { refusals } from '../../../actors/refusals.js';
 import type { Suspicion } from '../../../actors/registry/liveness.js';
-import type { AttemptEnd, RouterReply } from '../../../actors/router/router.js';
+import type { AttemptEnd, RouterReply } from '../../../actors/router/messages.js';
 import { address, type InstanceInfo } from '../../../transport/index.js';
 
 type Role = 'prefill' | 'decode';
