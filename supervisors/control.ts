@@ -21,7 +21,11 @@ export type ControlRequest =
   | { readonly type: 'route'; readonly question: RouteQuestion }
   | ({ readonly type: 'restart' } & RestartRequest);
 
-type RestartLine = { readonly progress: RestartProgress } | { readonly done: true } | { readonly error: string };
+/** A restart takes as long as processes drain and start; meanwhile the node says that it lives, and who hears nothing for long gives up. */
+type RestartLine = { readonly progress: RestartProgress } | { readonly alive: true } | RestartEnd;
+type RestartEnd = { readonly done: true } | { readonly error: string };
+const aliveMs = 1_000;
+const frozenMs = 15_000;
 
 export interface ControlHandlers {
   status(): NodeStatus;
@@ -86,6 +90,7 @@ function answer(socket: Socket, line: string, handlers: ControlHandlers): void {
       socket.setTimeout(0);
       const { instances, all, inPlace } = request;
       if (!Array.isArray(instances)) throw new TypeError('instances is not a list');
+      const alive = setInterval(() => reply({ alive: true }), aliveMs);
       const order = { instances: instances.map(String), all: all === true, inPlace: inPlace === true };
       handlers
         .restart(
@@ -97,7 +102,10 @@ function answer(socket: Socket, line: string, handlers: ControlHandlers): void {
           () => reply({ done: true }),
           (error) => reply({ error: describe(error) }),
         )
-        .finally(() => socket.end());
+        .finally(() => {
+          clearInterval(alive);
+          socket.end();
+        });
     } else throw new TypeError('unknown request');
   } catch (error) {
     reply({ error: error instanceof Error ? error.message : String(error) });
@@ -142,11 +150,12 @@ export async function restartNode(
   const holder = await lockHolder(stateDir);
   if (!holder) throw new SupervisorError('SUP_NO_NODE', [stateDir]);
   const socket = connect(holder.control);
-  let last: RestartLine | undefined;
+  socket.setTimeout(frozenMs, () => socket.destroy());
+  let last: RestartEnd | undefined;
   eachLine(socket, (text) => {
     const line = JSON.parse(text) as RestartLine;
     if ('progress' in line) report(line.progress);
-    else last = line;
+    else if (!('alive' in line)) last = line;
   });
   socket.write(`${JSON.stringify({ type: 'restart', ...request })}\n`);
   // Errors end in a close, too.
