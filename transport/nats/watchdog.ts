@@ -26,7 +26,7 @@ export function watchConnection(nc: NatsConnection, silentMs: number, events: Wa
   /** When the ping that has no answer yet was sent. */
   let asked: number | undefined;
   let pings = 0;
-  /** Messages received by then: a pong may wait behind a backlog. */
+  /** Messages received by the last look. What comes by itself is an answer, too: a connection that is in use is not asked. */
   let received = 0;
   let silent = false;
   let lastLook = performance.now();
@@ -34,7 +34,6 @@ export function watchConnection(nc: NatsConnection, silentMs: number, events: Wa
   function ping(now: number): void {
     const mine = ++pings;
     asked = now;
-    received = nc.stats().inMsgs;
     nc.rtt().then(
       () => {
         if (mine !== pings) return;
@@ -46,16 +45,23 @@ export function watchConnection(nc: NatsConnection, silentMs: number, events: Wa
     );
   }
 
+  function heardSomething(): boolean {
+    const { inMsgs } = nc.stats();
+    const more = inMsgs !== received;
+    received = inMsgs;
+    return more;
+  }
+
   function judge(now: number, late: boolean): void {
     if (events.broken()) {
       asked = undefined;
       pings += 1;
       silent = false;
-    } else if (asked === undefined) ping(now);
-    else if (late || nc.stats().inMsgs !== received) {
-      // Whoever stood still himself has heard nothing either.
+    } else if (asked === undefined) {
+      if (!heardSomething()) ping(now);
+    } else if (heardSomething() || late) {
+      // A pong may wait behind a backlog, and whoever stood still himself has heard nothing either.
       asked = now;
-      received = nc.stats().inMsgs;
     } else if (now - asked >= silentMs * patience) events.givenUp(now - asked);
     else if (now - asked >= silentMs && !silent) {
       silent = true;
