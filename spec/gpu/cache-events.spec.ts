@@ -1,19 +1,10 @@
 import { expect } from 'chai';
 import { createMockEngine, type Engine, type EngineRequest, type EngineStep, hashFromHex } from '../../gpu/index.js';
 import { openMemoryTransfer } from '../../gpu/mock/transfer.js';
-import type { KvOp, Sampling } from '../../transport/index.js';
+import type { KvOp } from '../../transport/index.js';
+import { greedy } from './llama-rig.js';
 
-const sampling: Sampling = {
-  temperature: 0,
-  topK: 0,
-  topP: 1,
-  minP: 0,
-  frequencyPenalty: 0,
-  presencePenalty: 0,
-  repetitionPenalty: 1,
-  logitBias: [],
-  seed: 1,
-};
+const sampling = { ...greedy, seed: 1 };
 const blockTokens = 64;
 
 function request(key: number, tokens: number, salt: number): EngineRequest {
