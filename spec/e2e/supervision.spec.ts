@@ -9,10 +9,12 @@ const cli = fileURLToPath(new URL('../../bin/dynact.js', import.meta.url));
 const clients = 8;
 /** 20 ms a step: 40 tokens take 0.8 s. */
 const env = { DYNACT_MOCK_STEP_MS: '20' };
+/** Long enough for the status, which is up to 0.75 s old, to show all of them at once. */
+const long = 200;
 
-const body = (client: number) => ({
+const body = (client: number, tokens = 40) => ({
   prompt: `question ${client} with a few words more`,
-  max_tokens: 40,
+  max_tokens: tokens,
   ignore_eos: true,
   seed: 100 + client,
   stream: true,
@@ -119,7 +121,7 @@ describe('Supervision of a node under load', function () {
 
   it('finishes what runs when the node is told to end, and ends at once when told twice', async () => {
     const node = await startNode([], { env });
-    const all = () => Promise.all(Array.from({ length: clients }, (_, client) => ask(node.url, body(client))));
+    const all = () => Promise.all(Array.from({ length: clients }, (_, client) => ask(node.url, body(client, long))));
     const running = all();
     const busy = (count: number) =>
       until('requests in flight', async () => (await node.processOf('decode-0')).facts.inFlight === count);
@@ -145,7 +147,7 @@ describe('Supervision of a node under load', function () {
 
   it('finishes what runs when the node supervisor is killed; then nothing is left, and the next node starts', async () => {
     const node = await startNode([], { env });
-    const running = Promise.all(Array.from({ length: clients }, (_, client) => ask(node.url, body(client))));
+    const running = Promise.all(Array.from({ length: clients }, (_, client) => ask(node.url, body(client, long))));
     await until('requests in flight', async () => (await node.processOf('decode-0')).facts.inFlight === clients);
     node.process.kill('SIGKILL');
     for (const { finish, done, error } of await running)
