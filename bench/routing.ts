@@ -181,6 +181,7 @@ function overhead(): Figure[] {
     model: 'm',
     choices: 1,
     exclude: new Set<string>(),
+    queueBy: Number.POSITIVE_INFINITY,
     promptTokens,
     hashes,
   });

@@ -20,6 +20,8 @@ export function askRouter(state: FrontendState, r: Request, ctx: FrontendCtx): v
       exclude: r.tried,
       promptTokens: r.prepared.prompt.length,
       hashes: r.hashes,
+      // The router's clock does not stand still with the frontend's.
+      queueBy: r.queueBy + ctx.now() - clock(state, ctx),
     },
     replyTo: ctx.self,
   });

@@ -4,7 +4,7 @@
  */
 import type { InstanceInfo } from '../../transport/index.js';
 import { type Caches, noOverlap } from './caches.js';
-import type { CostConfig, TierOverlap, WorkerLoad } from './cost.js';
+import type { CostConfig, CostOverride, TierOverlap, WorkerLoad } from './cost.js';
 import { type Inhibitions, pairKey } from './inhibition.js';
 import type { ActiveLoad, Ledger } from './ledger.js';
 import {
@@ -15,6 +15,20 @@ import {
   type SelectionMode,
   type Wishes,
 } from './select.js';
+
+/** What a request asks of its workers beyond its prompt; absent: no wish. */
+export interface RouteWishes extends Pick<Wishes, 'pin' | 'allowed' | 'requiredTaints' | 'preferredTaints'> {
+  /** What belongs together: served where it was before, if that can be. */
+  readonly session?: string;
+  /** Policy class it asks for. */
+  readonly class?: string;
+  /** Higher is sooner: seconds of waiting among its like (`priority`), or before all others (`strictPriority`). */
+  readonly priority?: number;
+  readonly strictPriority?: number;
+  /** For this request alone. */
+  readonly mode?: SelectionMode;
+  readonly cost?: CostOverride;
+}
 
 export interface RouteRequest {
   readonly num: number;
@@ -29,6 +43,9 @@ export interface RouteRequest {
   readonly promptTokens: number;
   /** Sequence hashes of the prompt's whole blocks; empty where caches do not matter. */
   readonly hashes: BigUint64Array;
+  /** By the router's clock: from then on it is not placed any more, but refused. */
+  readonly queueBy: number;
+  readonly wishes?: RouteWishes;
 }
 
 /** A worker as the router sees it, beside what it has given it itself. */

@@ -235,7 +235,15 @@ describe('the router', () => {
     };
     const route = (num: number) => {
       const asked = { id: String(num), promptTokens: 1, hashes: new BigUint64Array(0) };
-      const request = { num, attempt: 1, model: 'mock', choices: 1, exclude: new Set<string>(), ...asked };
+      const request = {
+        num,
+        attempt: 1,
+        model: 'mock',
+        choices: 1,
+        exclude: new Set<string>(),
+        queueBy: 1e9,
+        ...asked,
+      };
       tell({ type: 'Route', request, replyTo });
     };
     const place = { node: 'n', host: 'h', pid: 1, draining: false, model: 'mock', slots: 1 };

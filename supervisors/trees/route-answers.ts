@@ -32,6 +32,7 @@ export function routeAnswers(options: RouteAnswersOptions): (question: RouteQues
       exclude: new Set<string>(),
       promptTokens: prompt.length,
       hashes: sequenceHashes(prompt, blockTokens, cacheSalt),
+      queueBy: Number.POSITIVE_INFINITY,
     };
     const { choice, decisions } = await kernel.ask<RouterMessage, Outcome>(
       router,

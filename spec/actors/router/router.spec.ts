@@ -69,7 +69,7 @@ function routing(workers: Readonly<Record<string, number>>, queueLimit = 10_000)
     up,
     route(num: number, attempt = 1, choices = 1, exclude: readonly string[] = []) {
       const prompt = { id: String(num), promptTokens: 1, hashes: new BigUint64Array(0) };
-      const request = { num, attempt, model: 'mock', choices, exclude: new Set(exclude), ...prompt };
+      const request = { num, attempt, model: 'mock', choices, exclude: new Set(exclude), ...prompt, queueBy: 1e9 };
       tell({ type: 'Route', request, replyTo: asker });
       return routed.get(num);
     },
