@@ -32,14 +32,7 @@ export { openMockVocabulary } from './mock-vocabulary.js';
 export { type Device, loadNative } from './native.js';
 export { type TinyModelOptions, tinyModel, writeTinyModel } from './tiny-model.js';
 export type { Vocabulary } from './vocabulary.js';
-export {
-  convertTo,
-  formatsFor,
-  type PreparedWeights,
-  type PrepareOptions,
-  prepareWeights,
-  type WeightsCard,
-  WeightsError,
-  type WeightsFormat,
-  type WeightsProgress,
-} from './weights.js';
+export type { WeightsCard } from './weights/card.js';
+export { formatsFor, type WeightsFormat } from './weights/formats.js';
+export { type PrepareOptions, WeightsError, type WeightsProgress } from './weights/options.js';
+export { convertTo, type PreparedWeights, prepareWeights } from './weights.js';

@@ -2,8 +2,8 @@
  * The process in which weights are measured and converted: the library may abort on a damaged file, and that must not take
  * anybody else down. Answers over IPC, one message per finished part, and exits.
  */
-import { loadNative } from './native.js';
-import { perplexityText } from './perplexity-text.js';
+import { loadNative } from '../native.js';
+import { perplexityText } from '../perplexity-text.js';
 
 export interface WeightsTask {
   readonly source: string;
