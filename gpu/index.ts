@@ -26,8 +26,9 @@ export {
 } from './kv-pool.js';
 export { createLlamaEngine, type LlamaEngine, type LlamaEngineOptions } from './llama-engine.js';
 export { openVocabulary, type VocabularyOptions } from './llama-vocabulary.js';
+export type { MockEngineOptions } from './mock/options.js';
 export { type EngineClock, systemClock } from './mock/timing.js';
-export { createMockEngine, type MockEngineOptions } from './mock-engine.js';
+export { createMockEngine } from './mock-engine.js';
 export { openMockVocabulary } from './mock-vocabulary.js';
 export { type Device, loadNative } from './native.js';
 export { type TinyModelOptions, tinyModel, writeTinyModel } from './tiny-model.js';

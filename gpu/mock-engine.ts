@@ -17,74 +17,23 @@ import type {
   ModelCard,
   Verdict,
 } from './engine.js';
+import { kvBlocksOf, type Refusal, refuse, wrongBlock, wrongHandoff, wrongRequest } from './mock/checks.js';
 import { chain, choiceBase, digestKv, kvOf, logprobsAt, tokenAt } from './mock/content.js';
 import { type FirstToken, generatedTokens, type Job, type Run } from './mock/job.js';
 import { openNativeTransfer } from './mock/native-transfer.js';
+import { type MockEngineOptions, type MockSettings, resolveOptions } from './mock/options.js';
 import { PrefixCache } from './mock/prefix-cache.js';
-import { decodeMs, type EngineClock, prefillMs, systemClock } from './mock/timing.js';
+import { decodeMs, type EngineClock, prefillMs } from './mock/timing.js';
 import { openMemoryTransfer, type Transfer } from './mock/transfer.js';
-import { mockVocabularySize } from './mock-vocabulary.js';
-
-export interface MockEngineOptions {
-  /** Incarnation of the worker: owner of the export pool. */
-  readonly owner: string;
-  /** Counts the pools of this incarnation. @default 1 */
-  readonly poolEpoch?: number;
-  /** @default 'mock' */
-  readonly model?: string;
-  /** Time runs this many times faster than the model; 0 = no waiting at all. @default 1 */
-  readonly speedup?: number;
-  /** Every iteration takes this many milliseconds (divided by `speedup`) instead of what the formulas say. */
-  readonly stepMs?: number;
-  /** @default 256 */
-  readonly slots?: number;
-  /** @default 16384 */
-  readonly kvBlocks?: number;
-  /** Whole prompt blocks kept for later requests; 0 turns the prefix cache off. @default 4096 */
-  readonly cacheBlocks?: number;
-  /** @default 64 */
-  readonly blockTokens?: number;
-  /** @default 32768 */
-  readonly sequenceTokens?: number;
-  /** Requests that may wait for a slot; the next one is refused with GPU_FULL. @default 1024 */
-  readonly waiting?: number;
-  /** Prompt tokens computed in one iteration at most. @default 8192 */
-  readonly batchTokens?: number;
-  /** Blocks that may be exported at a time. @default 1024 */
-  readonly poolBlocks?: number;
-  /** Size of the KV of one token, a multiple of 4. @default 32 */
-  readonly kvBytesPerToken?: number;
-  /** Two engines hand over to each other only if these are equal. */
-  readonly fingerprint?: string;
-  /** @default the system's clock */
-  readonly clock?: EngineClock;
-  /**
-   * How KV leaves this engine: `native` is the addon's sealed shared memory, good between processes; with `memory` both
-   * engines are in this process. @default `memory` if a clock is given, for a virtual clock cannot wait for a thread; else `native`
-   */
-  readonly transfer?: 'native' | 'memory';
-}
 
 const finishNone = 0 satisfies FinishCode;
 const finishLength = 2 satisfies FinishCode;
 /** An iteration that is late by more than this starts the schedule afresh instead of hurrying after it. */
 const catchUpMs = 50;
 
-const refuse = (code: EngineErrorCode, message: string): { readonly ok: false } & EngineError => ({
-  ok: false,
-  code,
-  message,
-});
-
 /** Options that cannot work are a RangeError here and nowhere later. */
 export function createMockEngine(options: MockEngineOptions): Engine {
   return new MockEngine(options);
-}
-
-function positive(name: string, value: number, least = 1): number {
-  if (!Number.isSafeInteger(value) || value < least)
-    throw new RangeError(`${name} must be an integer of at least ${least}`);
-  return value;
 }
 
 class MockEngine implements Engine {
@@ -94,12 +43,7 @@ class MockEngine implements Engine {
   readonly #clock: EngineClock;
   readonly #transfer: Transfer;
   readonly #cache: PrefixCache;
-  readonly #words: number;
-  readonly #maxWaiting: number;
-  readonly #batchTokens: number;
-  readonly #poolBlocks: number;
-  readonly #speedup: number;
-  readonly #stepMs: number | undefined;
+  readonly #settings: MockSettings;
 
   readonly #jobs = new Map<number, Job>();
   #waiting: Job[] = [];
@@ -122,47 +66,16 @@ class MockEngine implements Engine {
   #due = Number.NEGATIVE_INFINITY;
 
   constructor(options: MockEngineOptions) {
-    const blockTokens = positive('blockTokens', options.blockTokens ?? 64);
-    const bytes = positive('kvBytesPerToken', options.kvBytesPerToken ?? 32, 4);
-    if (bytes % 4 !== 0) throw new RangeError('kvBytesPerToken must be a multiple of 4');
-    this.#speedup = options.speedup ?? 1;
-    if (!(this.#speedup >= 0)) throw new RangeError('speedup must be 0 or more');
-    if (options.stepMs !== undefined && !(options.stepMs >= 0)) throw new RangeError('stepMs must be 0 or more');
-    this.#stepMs = options.stepMs;
-    this.#words = bytes / 4;
-    this.#maxWaiting = positive('waiting', options.waiting ?? 1024, 0);
-    this.#batchTokens = positive('batchTokens', options.batchTokens ?? 8192);
-    this.#poolBlocks = positive('poolBlocks', options.poolBlocks ?? 1024);
-    this.limits = {
-      slots: positive('slots', options.slots ?? 256),
-      kvBlocks: positive('kvBlocks', options.kvBlocks ?? 16_384),
-      sequenceTokens: positive('sequenceTokens', options.sequenceTokens ?? 32_768),
-    };
+    const settings = resolveOptions(options);
+    this.#settings = settings;
+    this.limits = settings.limits;
+    this.card = settings.card;
     this.#freeSlots = this.limits.slots;
     this.#freeKv = this.limits.kvBlocks;
-    this.#cache = new PrefixCache(positive('cacheBlocks', options.cacheBlocks ?? 4096, 0));
-    this.#clock = options.clock ?? systemClock;
-    const model = options.model ?? 'mock';
-    this.card = {
-      id: model,
-      engine: 'mock',
-      path: '',
-      sourceHash: '',
-      format: 'mock',
-      kvType: 'u32',
-      kvLayout: `mock/${bytes}`,
-      fingerprint: options.fingerprint ?? `mock/1/${model}/${bytes}/${blockTokens}`,
-      contextTokens: this.limits.sequenceTokens,
-      vocabTokens: mockVocabularySize,
-      blockTokens,
-    };
-    const kind = options.transfer ?? (options.clock === undefined ? 'native' : 'memory');
-    const open = kind === 'memory' ? openMemoryTransfer : openNativeTransfer;
-    const epoch = positive('poolEpoch', options.poolEpoch ?? 1, 0);
-    this.#transfer = open(
-      { owner: options.owner, epoch, slots: this.#poolBlocks, slotBytes: bytes * blockTokens },
-      this.#clock,
-    );
+    this.#cache = new PrefixCache(settings.cacheBlocks);
+    this.#clock = settings.clock;
+    const open = settings.transfer === 'memory' ? openMemoryTransfer : openNativeTransfer;
+    this.#transfer = open(settings.pool, this.#clock);
     this.pool = this.#transfer.pool;
   }
 
@@ -176,12 +89,15 @@ class MockEngine implements Engine {
   generate(request: EngineRequest): Verdict {
     const refusal = this.#check(request);
     if (refusal !== undefined) return refusal;
-    if (this.#waiting.length >= this.#maxWaiting && !this.#fits(request.choices.length, this.#kvFor(request))) {
+    if (
+      this.#waiting.length >= this.#settings.waiting &&
+      !this.#fits(request.choices.length, kvBlocksOf(request, this.card.blockTokens))
+    ) {
       return refuse('GPU_FULL', `no slot is free and ${this.#waiting.length} requests wait`);
     }
     const job = this.#open(request, 'generate', 0, 0);
     job.slots = request.choices.length;
-    job.kvBlocks = this.#kvFor(request);
+    job.kvBlocks = kvBlocksOf(request, this.card.blockTokens);
     return this.#enqueue(job);
   }
 
@@ -190,10 +106,10 @@ class MockEngine implements Engine {
     if (refusal !== undefined) return refusal;
     const blocks = Math.ceil(request.prompt.length / this.card.blockTokens);
     const exports = Math.max(0, blocks - haveBlocks);
-    if (exports > this.#poolBlocks) {
-      return refuse('GPU_POOL_FULL', `${exports} blocks to export, the pool has ${this.#poolBlocks}`);
+    if (exports > this.#settings.pool.slots) {
+      return refuse('GPU_POOL_FULL', `${exports} blocks to export, the pool has ${this.#settings.pool.slots}`);
     }
-    if (this.#waiting.length >= this.#maxWaiting && !this.#fits(1, blocks, exports)) {
+    if (this.#waiting.length >= this.#settings.waiting && !this.#fits(1, blocks, exports)) {
       return refuse('GPU_FULL', `no slot is free and ${this.#waiting.length} requests wait`);
     }
     const job = this.#open(request, 'prefill', haveBlocks, leaseMs);
@@ -206,7 +122,7 @@ class MockEngine implements Engine {
   reserve(request: EngineRequest): Verdict<{ readonly haveBlocks: number }> {
     const refusal = this.#check(request);
     if (refusal !== undefined) return refusal;
-    const kvBlocks = this.#kvFor(request);
+    const kvBlocks = kvBlocksOf(request, this.card.blockTokens);
     if (!this.#fits(request.choices.length, kvBlocks)) {
       return refuse('GPU_FULL', `${this.#freeSlots} slots and ${this.#freeKv} KV blocks are free`);
     }
@@ -226,7 +142,7 @@ class MockEngine implements Engine {
   pull(key: number, pool: PoolRef, blocks: readonly BlockRef[]): Verdict {
     const job = this.#jobs.get(key);
     if (job?.state !== 'reserved') return refuse('GPU_UNKNOWN_KEY', `request ${key} holds no grant`);
-    const wrong = this.#wrongBlock(job, blocks);
+    const wrong = wrongBlock(job, blocks, this.#settings);
     if (wrong !== undefined) return refuse('GPU_HANDOFF_MISMATCH', wrong);
     // A failed early pull is not the end: the commit asks again for what is missing, and that one counts.
     this.#fetch(job, pool, blocks, () => {});
@@ -245,7 +161,7 @@ class MockEngine implements Engine {
       }
     }
     job.commit = { handoff, first };
-    const mismatch = this.#mismatch(job, handoff);
+    const mismatch = wrongHandoff(job, handoff, this.#settings);
     if (mismatch === undefined) this.#settle(job);
     else this.#fail(job, 'GPU_HANDOFF_MISMATCH', mismatch);
     return { ok: true };
@@ -290,37 +206,10 @@ class MockEngine implements Engine {
 
   // ---- admission
 
-  #check(request: EngineRequest): ({ readonly ok: false } & EngineError) | undefined {
-    const { key, prompt, choices, maxTokens } = request;
+  #check(request: EngineRequest): Refusal | undefined {
     if (this.#stopped) return refuse('GPU_STOPPED', 'the engine is stopped');
-    if (!Number.isInteger(key) || key < 1 || key > 0xffff_ffff) return refuse('GPU_BAD_REQUEST', `key ${key}`);
-    if (this.#jobs.has(key)) return refuse('GPU_BAD_REQUEST', `key ${key} is in use`);
-    if (prompt.length === 0) return refuse('GPU_BAD_REQUEST', 'the prompt is empty');
-    if (choices.length === 0 || choices.length > this.limits.slots) {
-      return refuse('GPU_BAD_REQUEST', `${choices.length} choices, ${this.limits.slots} slots`);
-    }
-    if (new Set(choices.map((choice) => choice.index)).size !== choices.length) {
-      return refuse('GPU_BAD_REQUEST', 'two choices have the same index');
-    }
-    for (const tokens of [prompt, ...choices.map((choice) => choice.generated)]) {
-      for (const token of tokens) {
-        if (token >= mockVocabularySize) return refuse('GPU_BAD_REQUEST', `token ${token} is not in the vocabulary`);
-      }
-    }
-    if (!Number.isInteger(maxTokens) || maxTokens < 1) return refuse('GPU_BAD_REQUEST', `maxTokens ${maxTokens}`);
-    if (prompt.length + maxTokens > this.limits.sequenceTokens || this.#kvFor(request) > this.limits.kvBlocks) {
-      return refuse('GPU_TOO_LONG', `${prompt.length} + ${maxTokens} tokens, ${this.limits.sequenceTokens} fit`);
-    }
-    return undefined;
-  }
-
-  /** KV of a whole request, taken at once: nothing that was admitted can run out of it. */
-  #kvFor(request: EngineRequest): number {
-    const { blockTokens } = this.card;
-    return (
-      Math.ceil(request.prompt.length / blockTokens) +
-      request.choices.length * Math.ceil(request.maxTokens / blockTokens)
-    );
+    if (this.#jobs.has(request.key)) return refuse('GPU_BAD_REQUEST', `key ${request.key} is in use`);
+    return wrongRequest(request, this.#settings);
   }
 
   #fits(slots: number, kvBlocks: number, exports = 0): boolean {
@@ -414,7 +303,7 @@ class MockEngine implements Engine {
     this.#admit();
     for (const job of this.#ready.splice(0)) this.#takeOver(job);
     const plan: [Job, number][] = [];
-    let budget = this.#batchTokens;
+    let budget = this.#settings.batchTokens;
     for (const job of this.#prefilling) {
       const chunk = Math.min(job.todo - job.done, budget);
       plan.push([job, chunk]);
@@ -441,11 +330,11 @@ class MockEngine implements Engine {
   }
 
   #iterationMs(plan: readonly (readonly [Job, number])[]): number {
-    if (this.#speedup === 0) return 0;
-    if (this.#stepMs !== undefined) return this.#stepMs / this.#speedup;
+    if (this.#settings.speedup === 0) return 0;
+    if (this.#settings.stepMs !== undefined) return this.#settings.stepMs / this.#settings.speedup;
     let ms = decodeMs(Math.min(1, this.#usedKv / this.limits.kvBlocks));
     for (const [, tokens] of plan) ms += prefillMs(tokens);
-    return ms / this.#speedup;
+    return ms / this.#settings.speedup;
   }
 
   #finish(plan: readonly (readonly [Job, number])[]): void {
@@ -550,7 +439,7 @@ class MockEngine implements Engine {
       if (job.blocks[index] !== undefined) continue;
       const from = index * blockTokens;
       const part = prompt.subarray(from, from + blockTokens);
-      const bytes = kvOf(part, from, this.#words);
+      const bytes = kvOf(part, from, this.#settings.words);
       const block = { hash: job.hashes[index] ?? '', tokens: part.length, bytes, digest: digestKv(bytes) };
       job.blocks[index] = block;
       this.#use(job, 1);
@@ -629,32 +518,6 @@ class MockEngine implements Engine {
       for (const job of this.#jobs.values()) if (job.state === 'exported' && job.leaseEnds <= now) this.#end(job);
       this.#watchLeases();
     });
-  }
-
-  /** Why these blocks cannot be the reserved prompt's, if they cannot. */
-  #wrongBlock(job: Job, blocks: readonly BlockRef[]): string | undefined {
-    const { blockTokens } = this.card;
-    for (const block of blocks) {
-      const from = block.index * blockTokens;
-      const tokens = Math.min(blockTokens, job.request.prompt.length - from);
-      if (tokens < 1 || block.tokens !== tokens) return `block ${block.index} has ${block.tokens} tokens`;
-      if (block.hash !== job.hashes[block.index]) return `block ${block.index} is of another prompt`;
-      if (block.bytes !== tokens * this.#words * 4) return `block ${block.index} has ${block.bytes} bytes`;
-    }
-    return undefined;
-  }
-
-  #mismatch(job: Job, handoff: Handoff): string | undefined {
-    if (handoff.fingerprint !== this.card.fingerprint) return `fingerprint ${handoff.fingerprint}`;
-    if (handoff.kvType !== this.card.kvType) return `KV of type ${handoff.kvType}`;
-    if (handoff.layout !== this.card.kvLayout) return `KV laid out as ${handoff.layout}`;
-    if (handoff.blockTokens !== this.card.blockTokens) return `blocks of ${handoff.blockTokens} tokens`;
-    if (handoff.promptTokens !== job.request.prompt.length) return `a prompt of ${handoff.promptTokens} tokens`;
-    if (handoff.firstBlock > job.haveBlocks) return `blocks ${job.haveBlocks} to ${handoff.firstBlock - 1} are missing`;
-    if (handoff.blocks.length !== job.hashes.length - handoff.firstBlock) return `${handoff.blocks.length} blocks`;
-    const hole = handoff.blocks.findIndex((block, at) => block.index !== handoff.firstBlock + at);
-    if (hole >= 0) return `block ${handoff.firstBlock + hole} is missing`;
-    return this.#wrongBlock(job, handoff.blocks);
   }
 
   #fetch(job: Job, pool: PoolRef, blocks: readonly BlockRef[], lost: (error: EngineError) => void): void {
