@@ -62,6 +62,8 @@ export interface Seen {
 export interface FleetOptions {
   readonly prefill: number;
   readonly decode: number;
+  /** @default 1 */
+  readonly gateways?: number;
   readonly seed?: number;
   readonly frontend?: Partial<FrontendConfig>;
   readonly engine?: Partial<MockEngineOptions>;
@@ -118,8 +120,9 @@ export function createFleet(options: FleetOptions) {
       ...message.head,
       ...message,
     } as unknown as Envelope;
-    if (message.type === 'Load') kernel.tell(registry, envelope as RegistryMessage);
-    else boxes.get(`${component}.${incarnation}`)?.(envelope);
+    if (message.type === 'Load') {
+      for (const registry of registries()) kernel.tell(registry, envelope as RegistryMessage);
+    } else boxes.get(`${component}.${incarnation}`)?.(envelope);
   };
 
   const world = virtualWorld({
@@ -132,8 +135,9 @@ export function createFleet(options: FleetOptions) {
       },
       frame: (from, to, type, body, head) => deliver({ from, to, type, body, head }),
       step(gateway, frame) {
-        const said = () => void kernel.tell(frontend, { type: 'Frame', frame });
-        if (gateway !== gatewayId || !stepFilter(frame.worker)) return;
+        const to = gateways.get(gateway);
+        if (to === undefined || !stepFilter(frame.worker)) return;
+        const said = () => void kernel.tell(to.frontend, { type: 'Frame', frame });
         const waiting = frozen.get(frame.worker);
         if (waiting === undefined) said();
         else waiting.push(said);
@@ -161,55 +165,67 @@ export function createFleet(options: FleetOptions) {
     },
   });
   const kernel = createKernel({ world, dispatcher });
-  const gatewayId = 'gateway-0-a';
-
-  // gateway
-  const router = kernel.spawn(
-    routerActor({
-      gateway: gatewayId,
-      mode: options.mode ?? 'kv',
-      blockTokens: 64,
-      cost: costConfig(),
-      caches: { maxBytes: 1024 * 1024, assumeMs: options.assumeMs ?? 10_000 },
-      queueLimit: options.queueLimit ?? 1_000,
-      inhibition: { firstMs: 5_000, longestMs: 60_000 },
-    }),
-    address('gateway', gatewayId, 'router'),
-  ) as Ref<RouterMessage>;
+  // gateways
+  interface GatewaySide {
+    readonly id: string;
+    readonly router: Ref<RouterMessage>;
+    readonly frontend: Ref<FrontendMessage>;
+    readonly registry: Ref<RegistryMessage>;
+  }
+  const gateways = new Map<string, GatewaySide>();
   const summaries: RequestSummary[] = [];
   const poisoned: string[] = [];
-  const config: FrontendConfig = {
-    gateway: gatewayId,
-    acceptMs: 2_000,
-    queueMs: 30_000,
-    firstTokenMs: 30_000,
-    betweenTokensMs: 10_000,
-    totalMs: 600_000,
-    attempts: 4,
-    retries: { burst: 1_000, perSecond: 100 },
-    maxRequests: 10_000,
-    hashBlockTokens: 64,
-    brokerOutageMs: 90_000,
-    ...options.frontend,
-  };
-  const frontend: Ref<FrontendMessage> = kernel.spawn(
-    frontendActor(
-      config,
-      {
-        preprocessor: { prepare: (_api, body) => ({ ok: true, prepared: body as Prepared }) },
-        detokenizers: { open: () => ({ push: (token) => `${token} `, end: () => '' }) },
-        summary: (summary) => summaries.push(summary),
-        poison: (id) => poisoned.push(id),
-      },
-      router,
-    ),
-    address('gateway', gatewayId, 'frontend'),
-  );
-  const registry: Ref<RegistryMessage> = kernel.spawn(
-    registryActor(router, frontend, { silentMs: 1_500, stuckMs: 5_000 }, () => {}),
-    address('gateway', gatewayId, 'registry'),
-  );
-  boxes.set(`gateway.${gatewayId}`, (envelope) => kernel.tell(frontend, envelope as FrontendMessage));
+
+  function addGateway(id: string): GatewaySide {
+    const router = kernel.spawn(
+      routerActor({
+        gateway: id,
+        mode: options.mode ?? 'kv',
+        blockTokens: 64,
+        cost: costConfig(),
+        caches: { maxBytes: 1024 * 1024, assumeMs: options.assumeMs ?? 10_000 },
+        queueLimit: options.queueLimit ?? 1_000,
+        inhibition: { firstMs: 5_000, longestMs: 60_000 },
+      }),
+      address('gateway', id, 'router'),
+    ) as Ref<RouterMessage>;
+    const config: FrontendConfig = {
+      gateway: id,
+      acceptMs: 2_000,
+      queueMs: 30_000,
+      firstTokenMs: 30_000,
+      betweenTokensMs: 10_000,
+      totalMs: 600_000,
+      attempts: 4,
+      retries: { burst: 1_000, perSecond: 100 },
+      maxRequests: 10_000,
+      hashBlockTokens: 64,
+      brokerOutageMs: 90_000,
+      ...options.frontend,
+    };
+    const frontend: Ref<FrontendMessage> = kernel.spawn(
+      frontendActor(
+        config,
+        {
+          preprocessor: { prepare: (_api, body) => ({ ok: true, prepared: body as Prepared }) },
+          detokenizers: { open: () => ({ push: (token) => `${token} `, end: () => '' }) },
+          summary: (summary) => summaries.push(summary),
+          poison: (requestId) => poisoned.push(requestId),
+        },
+        router,
+      ),
+      address('gateway', id, 'frontend'),
+    );
+    const registry: Ref<RegistryMessage> = kernel.spawn(
+      registryActor(router, frontend, { silentMs: 1_500, stuckMs: 5_000 }, () => {}),
+      address('gateway', id, 'registry'),
+    );
+    const side: GatewaySide = { id, router, frontend, registry };
+    boxes.set(`gateway.${id}`, (envelope) => kernel.tell(frontend, envelope as FrontendMessage));
+    for (const { info } of workers.values()) kernel.tell(registry, { type: 'Seen', info });
+    gateways.set(id, side);
+    return side;
+  }
 
   // workers
   interface Worker {
@@ -220,6 +236,9 @@ export function createFleet(options: FleetOptions) {
     readonly refs: Ref<never>[];
   }
   const workers = new Map<string, Worker>();
+  const [first] = Array.from({ length: options.gateways ?? 1 }, (_, i) => addGateway(`gateway-${i}-a`));
+  const { router, frontend } = first as GatewaySide;
+  const registries = () => [...gateways.values()].map(({ registry }) => registry);
 
   function addWorker(component: 'prefill' | 'decode', incarnation: string): void {
     let yields = 0;
@@ -246,7 +265,8 @@ export function createFleet(options: FleetOptions) {
           kernel.tell(self, { type: 'EngineStepped', step });
           // As a follower of its reports would say it, without the way there.
           if (step.cache !== undefined && options.cacheReports !== false)
-            kernel.tell(router, { type: 'KvChange', incarnation, rank: 0, ops: step.cache });
+            for (const gateway of gateways.values())
+              kernel.tell(gateway.router, { type: 'KvChange', incarnation, rank: 0, ops: step.cache });
         },
         died: (error) => void kernel.tell(self, { type: 'EngineDied', error }),
       })),
@@ -289,7 +309,7 @@ export function createFleet(options: FleetOptions) {
     };
     workers.set(incarnation, { ref, gpu, engine, info, refs: [beacon, ref, gpu] });
     boxes.set(`${component}.${incarnation}`, (envelope) => kernel.tell(ref, envelope as WorkerMessage));
-    kernel.tell(registry, { type: 'Seen', info });
+    for (const registry of registries()) kernel.tell(registry, { type: 'Seen', info });
   }
 
   /** Ends a worker as kill -9 does: not a word more from it. `known`: the node saw it and says so. */
@@ -300,7 +320,8 @@ export function createFleet(options: FleetOptions) {
     boxes.delete(`${worker.info.component}.${incarnation}`);
     for (const ref of worker.refs) void kernel.kill(ref);
     void worker.engine.stop();
-    if (known) kernel.tell(registry, { type: 'Down', body: { incarnation, reason: 'killed' } } as RegistryMessage);
+    const down = { type: 'Down', body: { incarnation, reason: 'killed' } } as RegistryMessage;
+    if (known) for (const registry of registries()) kernel.tell(registry, down);
   }
 
   /** SIGSTOP: it says nothing and takes nothing until `thaw`. */
@@ -314,8 +335,8 @@ export function createFleet(options: FleetOptions) {
     for (const deliverNow of waiting) deliverNow();
   }
 
-  async function routerFacts(): Promise<RouterFacts> {
-    const asked = kernel.ask<RouterMessage, RouterFacts>(router, (replyTo) => ({ type: 'Facts', replyTo }), 1_000);
+  async function routerFacts(of: GatewaySide = first as GatewaySide): Promise<RouterFacts> {
+    const asked = kernel.ask<RouterMessage, RouterFacts>(of.router, (replyTo) => ({ type: 'Facts', replyTo }), 1_000);
     dispatcher.drain();
     return asked;
   }
@@ -334,7 +355,7 @@ export function createFleet(options: FleetOptions) {
   for (let i = 0; i < options.decode; i++) addWorker('decode', `decode-${i}-a`);
 
   let tickets = 0;
-  function submit(body: Partial<Prepared> = {}): { readonly seen: Seen; readonly ticket: number } {
+  function submit(body: Partial<Prepared> = {}, to = frontend): { readonly seen: Seen; readonly ticket: number } {
     const n = body.n ?? 1;
     const seen: Seen = {
       begun: 0,
@@ -364,7 +385,7 @@ export function createFleet(options: FleetOptions) {
       },
     };
     const ticket = ++tickets;
-    kernel.tell(frontend, { type: 'Submit', api: 'chat', body: prepared(body), stream, ticket, label: '' });
+    kernel.tell(to, { type: 'Submit', api: 'chat', body: prepared(body), stream, ticket, label: '' });
     return { seen, ticket };
   }
 
@@ -379,12 +400,8 @@ export function createFleet(options: FleetOptions) {
     }
   }
 
-  async function facts(): Promise<FrontendFacts> {
-    const asked = kernel.ask<FrontendMessage, FrontendFacts>(
-      frontend,
-      (replyTo) => ({ type: 'Facts', replyTo }),
-      1_000,
-    );
+  async function facts(of = frontend): Promise<FrontendFacts> {
+    const asked = kernel.ask<FrontendMessage, FrontendFacts>(of, (replyTo) => ({ type: 'Facts', replyTo }), 1_000);
     dispatcher.drain();
     return asked;
   }
@@ -412,6 +429,8 @@ export function createFleet(options: FleetOptions) {
     summaries,
     /** Requests whose prompt was dead-lettered. */
     poisoned,
+    gateways,
+    addGateway,
     addWorker,
     killWorker,
     freeze,
@@ -425,7 +444,9 @@ export function createFleet(options: FleetOptions) {
     /** Why a request went where it went. */
     explain,
     workerFacts,
-    broker: (up: boolean) => kernel.tell(frontend, { type: 'Broker', up }),
+    broker: (up: boolean) => {
+      for (const gateway of gateways.values()) kernel.tell(gateway.frontend, { type: 'Broker', up });
+    },
     redeliver: deliver,
     /** Who serves the oldest request now, as its last command tells; undefined before the router has chosen. */
     placement: (role: 'prefill' | 'decode') => {
@@ -443,7 +464,9 @@ export function createFleet(options: FleetOptions) {
     },
     /** Nothing is held anywhere: no request, no job, no slot, no exported block. */
     async idle(): Promise<Record<string, number>> {
-      const held: Record<string, number> = { requests: (await facts()).inFlight };
+      let requests = 0;
+      for (const gateway of gateways.values()) requests += (await facts(gateway.frontend)).inFlight;
+      const held: Record<string, number> = { requests };
       for (const [incarnation, { engine }] of workers) {
         const { busySlots, waiting, exportedBlocks } = engine.load();
         held[incarnation] = (await workerFacts(incarnation)).jobs + busySlots + waiting + exportedBlocks;
