@@ -2,7 +2,6 @@
  * A gateway follows what each worker says of its KV blocks, from its entry in the registry until it leaves, and hands it to the router.
  * Whether a report counts is the follower's to judge: the router gets exact states, or none.
  */
-import type { Logger } from 'pino';
 import { type Bus, followKv, type InstanceInfo, type KvFollower, type KvOp } from '../../transport/index.js';
 
 /** Of all workers so far. */
@@ -27,7 +26,7 @@ export function openKvViews(
   bus: Bus,
   blockTokens: number,
   change: (incarnation: string, rank: number, ops: readonly KvOp[]) => void,
-  logger: Logger,
+  warn: (facts: Readonly<Record<string, unknown>>, message: string) => void,
 ): KvViews {
   interface View {
     readonly follower: KvFollower;
@@ -49,7 +48,7 @@ export function openKvViews(
         },
         quarantined(rank, { code, detail }) {
           quarantined.add(rank);
-          logger.warn({ worker: incarnation, rank, code, detail }, 'what a worker says of its KV blocks is refused');
+          warn({ worker: incarnation, rank, code, detail }, 'what a worker says of its KV blocks is refused');
         },
       },
     );

@@ -34,14 +34,15 @@ export function routeAnswers(options: RouteAnswersOptions): (question: RouteQues
       hashes: sequenceHashes(prompt, blockTokens, cacheSalt),
       queueBy: Number.POSITIVE_INFINITY,
     };
-    const { choice, decisions } = await kernel.ask<RouterMessage, Outcome>(
+    const { choice, decisions, disagg } = await kernel.ask<RouterMessage, Outcome>(
       router,
       (replyTo) => ({ type: 'DryRun', request, replyTo }),
       askMs,
     );
     const { decode, prefill, expectedTokens = 0 } = choice ?? {};
     const placed = decode === undefined ? undefined : { decode, ...(prefill === undefined ? {} : { prefill }) };
-    return { gateway, records: [{ id: '', attempt: 1, at: Date.now(), decisions, placed, expectedTokens }] };
+    const why = disagg === undefined ? {} : { disagg };
+    return { gateway, records: [{ id: '', attempt: 1, at: Date.now(), decisions, placed, expectedTokens, ...why }] };
   }
 
   return async (question) => {

@@ -1,0 +1,208 @@
+/**
+ * The actors of a gateway and what joins them to the bus: router, journal, frontend and registry. Nothing here knows of HTTP or of the
+ * process around it, so the simulator runs the same.
+ */
+import {
+  costConfig,
+  type FrontendFacts,
+  type FrontendMessage,
+  type FrontendPorts,
+  frontendActor,
+  type JournalMessage,
+  journalActor,
+  type Kernel,
+  type Ref,
+  type RegistryMessage,
+  type RouterFacts,
+  type RouterMessage,
+  registryActor,
+  routerActor,
+} from '../../actors/index.js';
+import { hashToHex } from '../../gpu/index.js';
+import {
+  type Announcement,
+  address,
+  announce,
+  type Body,
+  type Bus,
+  deadLetter,
+  type InstanceInfo,
+  listenFrames,
+  openJournal,
+  watchInstances,
+} from '../../transport/index.js';
+import type { ResolvedConfig } from '../config-schema.js';
+import { type KvViewFacts, openKvViews } from './kv-views.js';
+
+/** The last record of the journal may take this long. */
+const journalMs = 1_000;
+const attempts = 4;
+/** However often a worker failed: by then a probe a minute costs nobody much. */
+const longestInhibitionMs = 60_000;
+/** A worker that dies leaves its slots' requests behind at once; a fleet that goes on dying is asked at this rate. */
+const retries = { burst: 1_024, perSecond: 64 };
+/** Requests one gateway holds at most: each costs a socket and a few kilobytes. */
+const maxRequests = 16_384;
+
+export interface GatewayParts {
+  readonly bus: Bus;
+  readonly kernel: Kernel;
+  readonly info: InstanceInfo;
+  readonly config: Pick<ResolvedConfig, 'routing' | 'deadlines' | 'nats'>;
+  /** Tokens of a KV block, as prompts are hashed by. */
+  readonly blockTokens: number;
+  readonly ports: Pick<FrontendPorts, 'preprocessor' | 'detokenizers' | 'summary'>;
+  /** For what an operator should know and no actor says. */
+  readonly warn: (facts: Readonly<Record<string, unknown>>, message: string) => void;
+}
+
+export interface GatewayActors {
+  readonly router: Ref<RouterMessage>;
+  readonly frontend: Ref<FrontendMessage>;
+  /** The end of any is the end of the gateway. */
+  readonly essential: readonly Ref<never>[];
+  /** Whoever is there now, and what the workers among them last said of their load, by incarnation. */
+  readonly instances: () => readonly InstanceInfo[];
+  readonly loads: ReadonlyMap<string, Body<'Load'>>;
+  readonly kv: () => KvViewFacts | undefined;
+  readonly depth: () => number;
+  routerFacts(timeoutMs: number): Promise<RouterFacts>;
+  frontendFacts(timeoutMs: number): Promise<FrontendFacts>;
+  /** Workers and other gateways learn of it; until `drain` says that it goes. */
+  announce(): void;
+  drain(): void;
+  /** The last record of the journal, then out of the registry; hears nothing more. The actors live on. */
+  leave(): Promise<void>;
+}
+
+export async function startGatewayActors(parts: GatewayParts): Promise<GatewayActors> {
+  const { bus, kernel, info, config, blockTokens, ports, warn } = parts;
+  const { incarnation } = info;
+  let instances: readonly InstanceInfo[] = [];
+  const loads = new Map<string, Body<'Load'>>();
+
+  const { mode, queueLength, inhibitMs, kvIndexBytes, assumeMs } = config.routing;
+  const router = kernel.spawn(
+    routerActor({
+      gateway: incarnation,
+      mode,
+      blockTokens,
+      cost: costConfig(config.routing),
+      caches: { maxBytes: kvIndexBytes, assumeMs },
+      queueLimit: queueLength,
+      inhibition: { firstMs: inhibitMs, longestMs: longestInhibitionMs },
+    }),
+    address('gateway', incarnation, 'router'),
+  );
+  const views =
+    mode === 'kv'
+      ? openKvViews(
+          bus,
+          blockTokens,
+          (worker, rank, ops) => void kernel.tell(router, { type: 'KvChange', incarnation: worker, rank, ops }),
+          warn,
+        )
+      : undefined;
+  const journal = kernel.spawn(
+    journalActor({ gateway: incarnation, graceMs: config.nats.leaseMs }, openJournal(bus)),
+    address('gateway', incarnation, 'journal'),
+  );
+  const here = address('gateway', incarnation, 'frontend');
+  const frontend: Ref<FrontendMessage> = kernel.spawn(
+    frontendActor(
+      {
+        gateway: incarnation,
+        ...config.deadlines,
+        attempts,
+        maxRequests,
+        retries,
+        hashBlockTokens: mode === 'kv' ? blockTokens : 0,
+      },
+      {
+        ...ports,
+        poison(id, model, prompt, detail) {
+          const letter = { code: 'POISON_PROMPT', subject: here, seq: 0, attempt: 0, bytes: new Uint8Array(0) };
+          deadLetter(bus, 'gateway', { ...letter, detail: `${id} ${model} prompt ${hashToHex(prompt)}: ${detail}` });
+        },
+        summary(summary) {
+          ports.summary(summary);
+          const { id: req, outcome, code, attempts, promptTokens, completionTokens } = summary;
+          const end = { req, outcome, code, attempts, promptTokens, completionTokens };
+          kernel.tell(journal, { type: 'Ended', end });
+        },
+        accepted: (req, { model, prompt }) =>
+          void kernel.tell(journal, { type: 'Accepted', entry: { req, model, promptTokens: prompt.length } }),
+      },
+      router,
+    ),
+    here,
+  );
+  const registry: Ref<RegistryMessage> = kernel.spawn(
+    registryActor(router, frontend, config.routing, (live) => {
+      instances = live;
+      // In the turn in which the router hears of it: nothing comes of a worker after its end.
+      views?.follow(live);
+      const known = new Set(live.map((each) => each.incarnation));
+      for (const worker of loads.keys()) if (!known.has(worker)) loads.delete(worker);
+    }),
+    address('gateway', incarnation, 'registry'),
+  );
+
+  const gatewayGone = (gone: string) => void kernel.tell(journal, { type: 'GatewayGone', incarnation: gone });
+  const frames = [
+    listenFrames(bus, 'out', here, {
+      step: (frame) => void kernel.tell(frontend, { type: 'Frame', frame }),
+      message: (news) => void kernel.tell(frontend, news as FrontendMessage),
+    }),
+    listenFrames(bus, 'load', here, {
+      message(load) {
+        kernel.tell(registry, load as RegistryMessage);
+        if (load.type === 'Load') loads.set(load.body.incarnation, load.body);
+      },
+    }),
+    listenFrames(bus, 'down', here, {
+      message(down) {
+        kernel.tell(registry, down as RegistryMessage);
+        if (down.type === 'Down' && down.to.startsWith('gateway.')) gatewayGone(down.body.incarnation);
+      },
+    }),
+  ];
+  const watch = await watchInstances(bus, ({ kind, info: other }) => {
+    if (other.component === 'gateway') {
+      if (kind === 'gone') gatewayGone(other.incarnation);
+      else kernel.tell(journal, { type: 'GatewaySeen', incarnation: other.incarnation });
+    }
+    if (kind === 'gone') kernel.tell(registry, { type: 'LeaseEnded', incarnation: other.incarnation });
+    else kernel.tell(registry, { type: 'Seen', info: other });
+  });
+  bus.onState((state) => void kernel.tell(frontend, { type: 'Broker', up: state === 'up' }));
+  await watch.ready;
+
+  let announcement: Announcement | undefined;
+  return {
+    router,
+    frontend,
+    essential: [router, journal, frontend, registry],
+    instances: () => instances,
+    loads,
+    kv: () => views?.facts(),
+    depth: () => kernel.depth(frontend),
+    routerFacts: (timeoutMs) =>
+      kernel.ask<RouterMessage, RouterFacts>(router, (replyTo) => ({ type: 'Facts', replyTo }), timeoutMs),
+    frontendFacts: (timeoutMs) =>
+      kernel.ask<FrontendMessage, FrontendFacts>(frontend, (replyTo) => ({ type: 'Facts', replyTo }), timeoutMs),
+    announce() {
+      announcement ??= announce(bus, info);
+    },
+    drain: () => announcement?.update({ ...info, draining: true }),
+    async leave() {
+      // A journal that does not answer must not keep the gateway.
+      await kernel
+        .ask<JournalMessage, { readonly type: 'Done' }>(journal, (done) => ({ type: 'Finish', done }), journalMs)
+        .catch(() => {});
+      await announcement?.withdraw();
+      for (const source of [...frames, watch]) source.stop();
+      views?.stop();
+    },
+  };
+}

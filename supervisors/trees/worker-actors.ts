@@ -1,0 +1,156 @@
+/**
+ * The actors of a worker and what joins them to the bus: gpu → worker → beacon, the mailbox in front, the registry behind. The gpu actor
+ * is first: what used its handles has ended before it does (design 3). Nothing here knows of the process around it, so the simulator runs
+ * the same.
+ */
+import {
+  type Behaviour,
+  beaconActor,
+  decodeActor,
+  type GpuMessage,
+  gpuActor,
+  type Kernel,
+  prefillActor,
+  type Ref,
+  type WorkerConfig,
+  type WorkerFacts,
+  type WorkerMessage,
+} from '../../actors/index.js';
+import type { Engine } from '../../gpu/index.js';
+import {
+  address,
+  announce,
+  type Body,
+  type Bus,
+  type InstanceInfo,
+  listenFrames,
+  openMailbox,
+  serveQueries,
+  watchInstances,
+} from '../../transport/index.js';
+import { openCacheReports } from './kv-reports.js';
+
+const resyncMs = 500;
+/** D waits for P this long without news; P says something every second. */
+const grantMs = 5_000;
+/** Exported KV is fetched within milliseconds; this is for a D that died. */
+const leaseMs = 10_000;
+/** Tokens of finished requests whose end nobody acknowledged. */
+const keepMs = 30_000;
+
+export interface WorkerParts {
+  readonly role: 'prefill' | 'decode';
+  readonly bus: Bus;
+  readonly kernel: Kernel;
+  readonly engine: Engine;
+  /** As it is announced. */
+  readonly info: InstanceInfo;
+  /** Resident memory of the process, bytes. */
+  readonly rss: () => number;
+  /** A span for a traced request's time here; undefined while tracing is off. */
+  readonly span?: WorkerConfig['span'];
+}
+
+export interface WorkerActors {
+  /** In the order of their start: the end of any is the end of the worker. */
+  readonly essential: readonly Ref<never>[];
+  readonly badMail: () => number;
+  readonly depth: () => number;
+  facts(timeoutMs: number): Promise<WorkerFacts>;
+  /** Takes nothing new and resolves when it holds nothing more; rejects with ACT_TIMEOUT after `deadlineMs`. */
+  drain(deadlineMs: number): Promise<unknown>;
+  /** Leaves the registry and hears nothing more. The actors live on. */
+  leave(): Promise<void>;
+}
+
+export async function startWorkerActors(parts: WorkerParts): Promise<WorkerActors> {
+  const { role, bus, kernel, engine, info } = parts;
+  const { incarnation } = info;
+  const cache = openCacheReports(bus, role, incarnation, engine);
+  const gpu: Ref<GpuMessage> = kernel.spawn(
+    gpuActor(engine, (self) => ({
+      step(step) {
+        kernel.tell(self, { type: 'EngineStepped', step });
+        if (step.cache !== undefined) cache.report(step.cache);
+      },
+      died: (error) => void kernel.tell(self, { type: 'EngineDied', error }),
+    })),
+    address(role, incarnation, 'gpu'),
+  );
+  const here = address(role, incarnation, 'worker');
+  const worker = kernel.spawn(workerBehaviour(parts, gpu), here);
+  const beacon = kernel.spawn(
+    beaconActor(incarnation, engine.limits, gpu, worker, parts.rss),
+    address(role, incarnation, 'beacon'),
+  );
+
+  const mailbox = await openMailbox(bus, here, (mail) => void kernel.tell(worker, mail as WorkerMessage));
+  const acks = listenFrames(bus, 'ack', here, { message: (frame) => void kernel.tell(worker, frame as WorkerMessage) });
+  const queries = serveQueries(bus, here, {
+    Resync: {
+      answer: 'Resynced',
+      handle: ({ body }) =>
+        kernel.ask<WorkerMessage, Body<'Resynced'>>(
+          worker,
+          (replyTo) => ({ type: 'ResyncAsk', body, replyTo }),
+          resyncMs,
+        ),
+    },
+  });
+  const gatewayGone = (gateway: string) => void kernel.tell(worker, { type: 'GatewayGone', incarnation: gateway });
+  const deaths = listenFrames(bus, 'down', here, {
+    message: (frame) => {
+      if (frame.type === 'Down' && frame.to.startsWith('gateway.')) gatewayGone(frame.body.incarnation);
+    },
+  });
+  const watch = await watchInstances(bus, ({ kind, info: other }) => {
+    if (kind === 'gone' && other.component === 'gateway') gatewayGone(other.incarnation);
+  });
+  const announcement = announce(bus, info);
+
+  return {
+    essential: [gpu, worker, beacon],
+    badMail: () => mailbox.counters.malformed,
+    depth: () => kernel.depth(worker),
+    facts: (timeoutMs) =>
+      kernel.ask<WorkerMessage, WorkerFacts>(worker, (replyTo) => ({ type: 'FactsAsk', replyTo }), timeoutMs),
+    drain(deadlineMs) {
+      announcement.update({ ...info, draining: true });
+      return kernel.ask<WorkerMessage, { readonly type: 'Idle' }>(
+        worker,
+        (replyTo) => ({ type: 'Drain', idle: replyTo }),
+        deadlineMs,
+      );
+    },
+    async leave() {
+      await announcement.withdraw();
+      for (const source of [mailbox, acks, deaths, watch]) source.stop();
+      queries();
+      cache.stop();
+    },
+  };
+}
+
+function workerBehaviour(parts: WorkerParts, gpu: Ref<GpuMessage>): Behaviour<WorkerMessage, unknown> {
+  const { role, engine, info, span } = parts;
+  const { id, fingerprint, kvType, kvLayout, blockTokens } = engine.card;
+  const config = {
+    leg: role,
+    incarnation: info.incarnation,
+    model: id,
+    fingerprint,
+    kvType,
+    layout: kvLayout,
+    blockTokens,
+    // Beyond its slots a worker holds requests that wait for one, and finished ones whose end was not acknowledged yet.
+    maxJobs: engine.limits.slots * 4 + 64,
+    grantMs,
+    leaseMs,
+    keepMs,
+    ...(span === undefined ? {} : { span }),
+  };
+  if (role === 'decode') return decodeActor(config, gpu) as Behaviour<WorkerMessage, unknown>;
+  const { pool } = engine;
+  if (pool === undefined) throw new Error(`the ${engine.card.engine} engine of a prefill worker exports no KV`);
+  return prefillActor(config, gpu, () => pool) as Behaviour<WorkerMessage, unknown>;
+}
