@@ -249,5 +249,9 @@ export const InstanceInfo = Type.Object({
   kvBlocks: Type.Optional(Count),
   blockTokens: Type.Optional(Count),
   contextTokens: Type.Optional(Count),
+  /** Prompt tokens it computes in one batch at most. */
+  batchTokens: Type.Optional(Count),
+  /** What sets it apart, for requests that ask for it or rather avoid it. */
+  taints: Type.Optional(Type.Array(Type.String({ minLength: 1, maxLength: 128 }), { maxItems: 32 })),
 });
 export type InstanceInfo = Static<typeof InstanceInfo>;
