@@ -68,6 +68,13 @@ export const refusals = {
   TOTAL_TIMEOUT: row(false, 'no', false, 504, 'The request took longer than it may.'),
   NO_WORKER: row(false, 'no', false, 503, 'No worker serves this model at the moment.%s'),
   TOO_MANY_CHOICES: row(false, 'no', false, 400, 'n is larger than the number of slots of a worker.'),
+  // what the router says of a request's own wishes
+  NO_SUCH_WORKER: row(false, 'no', false, 404, 'The worker that the request asks for does not exist.'),
+  UNPINNED: row(false, 'no', false, 400, 'Routing mode direct: the request must name its worker.'),
+  WISHES_UNMET: row(false, 'no', false, 503, 'No worker is as the request asks for.'),
+  ALL_BUSY: row(false, 'no', false, 529, 'All workers for this model are busy.'),
+  PINNED_BUSY: row(false, 'no', false, 529, 'The worker that the request asks for is busy.'),
+  CLASS_FULL: row(false, 'no', false, 429, 'Too many requests of this class are waiting.'),
   QUEUE_FULL: row(false, 'no', false, 529, 'Too many requests are waiting.'),
   GATEWAY_FULL: row(false, 'no', false, 529, 'This gateway holds as many requests as it may.'),
   BROKER_DOWN: row(false, 'no', false, 503, 'The message broker is away.'),
@@ -95,12 +102,16 @@ export function meaningOf(code: string): RefusalMeaning {
 /** It would have taken the request, had it had room. */
 export const isFull = (code: string): boolean => ['GPU_FULL', 'GPU_POOL_FULL', 'WRK_TOO_MANY'].includes(code);
 
-const types: Readonly<Record<number, string>> = { 400: 'invalid_request_error', 429: 'rate_limit_error' };
+const types: Readonly<Record<number, string>> = {
+  400: 'invalid_request_error',
+  404: 'invalid_request_error',
+  429: 'rate_limit_error',
+};
 
 /** How a code reads to an HTTP client (design 9). */
 export function clientError(code: string, detail: string): RequestError {
   const { status, text } = meaningOf(code);
-  const waiting = status === 503 || status === 529;
+  const waiting = status === 429 || status === 503 || status === 529;
   return {
     status,
     type: types[status] ?? (waiting ? 'service_unavailable_error' : 'server_error'),
