@@ -5,6 +5,7 @@
 import type { InstanceInfo } from '../../transport/index.js';
 import { type Caches, noOverlap } from './caches.js';
 import type { CostConfig, CostOverride, TierOverlap, WorkerLoad } from './cost.js';
+import { type DisaggChoice, type DisaggRouting, disaggRouting, disaggregate, prefillBusy } from './disagg.js';
 import { type Inhibitions, pairKey } from './inhibition.js';
 import type { ActiveLoad, Ledger } from './ledger.js';
 import {
@@ -66,6 +67,8 @@ export interface ChooseConfig {
   readonly blockTokens: number;
   /** Of a worker that computes the prompt. */
   readonly cost: CostConfig;
+  /** Which prompts are worth a prefill worker; absent: all. */
+  readonly disagg?: DisaggRouting;
 }
 
 export interface Fleet {
@@ -86,7 +89,11 @@ export interface Choice {
 export interface Outcome {
   readonly choice: Choice | undefined;
   readonly decisions: readonly Decision[];
+  /** Where the prompt is to be computed, and why; absent where there is no choice. */
+  readonly disagg?: DisaggChoice;
 }
+
+const always = disaggRouting();
 
 /** What one call looks at again and again. */
 interface Look {
@@ -131,25 +138,34 @@ export function choose(
     decisions.push(decision);
     return decision.chosen === undefined ? undefined : decision.candidates[decision.chosen]?.incarnation;
   };
-  const done = (decode: string, prefill: string | undefined): Outcome => ({
+  const done = (decode: string, prefill: string | undefined, disagg?: DisaggChoice): Outcome => ({
     choice: { decode, prefill, expectedTokens: expected(look, prefill ?? decode) },
     decisions,
+    ...(disagg !== undefined && { disagg }),
   });
 
   const remote = prefillsExist(look);
-  // Who computes the prompt is chosen by its cache; who only decodes, by what runs there.
-  const decodeCost = remote ? { ...config.cost, overlapScoreCredit: 0, trackPrefillTokens: false } : config.cost;
+  const { flow, policy } = config.disagg ?? always;
+  // Who computes the prompt is chosen by its cache; who only decodes, by what runs there, and by its cache if it may compute it after all.
+  const credit = flow === 'prefill-first' && policy === 'always' ? { overlapScoreCredit: 0 } : {};
+  const decodeCost = remote ? { ...config.cost, ...credit, trackPrefillTokens: false } : config.cost;
   let decodes: readonly SelectionCandidate[] = eligible(look, 'decode', request.choices, undefined).workers;
   let resort: Outcome | undefined;
   for (;;) {
     const decode = make(remote ? 'decode' : 'prefill', decodes, decodeCost);
     if (decode === undefined) return resort ?? { choice: undefined, decisions };
+    if (remote && flow === 'decode-first') {
+      const uncachedTokens = request.promptTokens - cachedTokens(look, decode);
+      return done(decode, undefined, { remote: false, uncachedTokens, reason: 'decode-first' });
+    }
     const prefills = eligible(look, 'prefill', 1, decode);
     // Those that failed this request are no reason to wait: D can do without.
     if (!prefills.exist) return done(decode, undefined);
     const prefill = make('prefill', prefills.workers, config.cost);
-    if (prefill !== undefined && !prefills.leastBad) return done(decode, prefill);
-    if (prefill !== undefined) resort ??= done(decode, prefill);
+    const disagg = whereToCompute(look, decode, prefill);
+    if (!disagg.remote) return done(decode, undefined, disagg);
+    if (prefill !== undefined && !prefills.leastBad) return done(decode, prefill, disagg);
+    if (prefill !== undefined) resort ??= done(decode, prefill, disagg);
     const fingerprint = fleet.workers.get(decode)?.info.fingerprint;
     // Where no P has room, no D of the same KV has to ask again.
     decodes = decodes.map((each) => {
@@ -248,6 +264,28 @@ function loadOf({ fleet, request, config }: Look, incarnation: string, worker: W
     requests: units + foreign,
   };
 }
+
+/** Is the prompt worth a prefill worker? `prefill`: the one that would compute it; undefined: none of them has room. */
+function whereToCompute(look: Look, decode: string, prefill: string | undefined): DisaggChoice {
+  const { fleet, request, config } = look;
+  const disagg = config.disagg ?? always;
+  const worker = fleet.workers.get(decode) as Worker;
+  const load = loadOf(look, decode, worker, fleet.ledger.load(decode));
+  const backlog = prefill === undefined ? undefined : fleet.ledger.load(prefill).prefillTokens;
+  return disaggregate(
+    {
+      promptTokens: request.promptTokens,
+      cachedTokens: cachedTokens(look, decode),
+      prefillBusy: backlog === undefined || prefillBusy(backlog, undefined, disagg.prefillBusy),
+      decodeBlocks: load.decodeBlocks + (load.additionalBlocks ?? 0),
+      decodeCapacityBlocks: worker.info.kvBlocks,
+    },
+    disagg,
+  );
+}
+
+const cachedTokens = ({ overlaps, config }: Look, incarnation: string): number =>
+  (overlaps.get(incarnation)?.device ?? 0) * config.blockTokens;
 
 /** An engine computes at least the last token: it needs its logits. */
 function expected({ overlaps, request, config }: Look, incarnation: string): number {

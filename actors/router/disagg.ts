@@ -2,6 +2,9 @@
  * When a prompt is worth a prefill worker of its own (conditional disaggregation), as tables. Pure: the caller looks at the workers.
  */
 
+/** Who brings a prompt to a prefill worker: the router, or the decode worker by a queue that prefill workers take from. */
+export type DisaggFlow = 'prefill-first' | 'decode-first';
+
 export type DisaggPolicy = 'always' | 'isl_bounding' | 'prefill_load' | 'isl_or_load';
 
 export interface DisaggConfig {
@@ -42,7 +45,9 @@ export interface DisaggChoice {
     | 'long'
     | 'prefill-free'
     | 'long-and-prefill-free'
-    | 'decode-busy';
+    | 'decode-busy'
+    /** In the decode-first flow the decode worker looks for itself. */
+    | 'decode-first';
 }
 
 interface Row {
@@ -120,6 +125,19 @@ export function wantsRemotePrefill(
   config: DecodeFirstConfig,
 ): boolean {
   return promptTokens - cachedTokens > config.maxLocalPrefillLength && queuedPrefills < config.maxPrefillQueueSize;
+}
+
+/** What a router needs to know of it all. */
+export interface DisaggRouting extends DisaggConfig {
+  readonly flow: DisaggFlow;
+  /** When a prefill worker is busy, for the policies that ask. */
+  readonly prefillBusy: BusyConfig;
+}
+
+/** Throws RangeError as `disaggConfig` does. */
+export function disaggRouting(given: Partial<DisaggRouting> = {}): DisaggRouting {
+  const { flow = 'prefill-first', prefillBusy = {}, ...rest } = given;
+  return { ...disaggConfig(rest), flow, prefillBusy };
 }
 
 export interface BusyConfig {

@@ -2,6 +2,7 @@
  * The last decisions of a router with all that they rest on, so that it can say of a request why it went where it went. Bounded by
  * what it holds, not by time: a decision among many workers is large.
  */
+import type { DisaggChoice } from './disagg.js';
 import type { Decision } from './select.js';
 
 /** One attempt of a request, as it was placed or came to wait. */
@@ -13,6 +14,8 @@ export interface RouteRecord {
   readonly at: number;
   /** In the order they were made: D first, then P for it. */
   readonly decisions: readonly Decision[];
+  /** Whether the prompt was worth a prefill worker; absent where there is none. */
+  readonly disagg?: DisaggChoice;
   /** Undefined: it waits, for nobody could take it. */
   readonly placed: { readonly prefill?: string; readonly decode: string } | undefined;
   /** Prompt tokens that the worker that computes the prompt was expected to have cached. */

@@ -8,6 +8,7 @@ import { isFull, meaningOf } from '../refusals.js';
 import { Caches, type CachesConfig } from './caches.js';
 import { type Choice, choose, type Fleet, type RouteRequest, type Worker } from './choose.js';
 import type { CostConfig } from './cost.js';
+import type { DisaggRouting } from './disagg.js';
 import { type InhibitionConfig, Inhibitions, pairKey } from './inhibition.js';
 import { type EntryKey, Ledger } from './ledger.js';
 import { Line } from './line.js';
@@ -24,6 +25,7 @@ export interface RouterConfig {
   /** Of a worker that computes the prompt; mode kv only, as is `caches`. */
   readonly cost: CostConfig;
   readonly caches: CachesConfig;
+  readonly disagg?: DisaggRouting;
   /** Most requests that wait for a worker; one more is refused with QUEUE_FULL. */
   readonly queueLimit: number;
   readonly inhibition: InhibitionConfig;
@@ -207,7 +209,7 @@ function place(
 ): Choice | undefined {
   const { num, attempt, id, promptTokens, hashes } = request;
   const now = ctx.now();
-  const { choice, decisions } = choose(state, request, config, now, state.turn, () => ctx.random());
+  const { choice, decisions, disagg } = choose(state, request, config, now, state.turn, () => ctx.random());
   if (choice === undefined) {
     // Why it waits is worth knowing once.
     if (state.log.find(id).at(-1)?.attempt !== attempt) {
@@ -220,7 +222,8 @@ function place(
   // A request that is routed again without a Release in between (it cannot, but if it did) must not leak its units.
   release(state, config.gateway, num);
   const placed = prefill === undefined ? { decode } : { prefill, decode };
-  const record: RouteRecord = { id, attempt, at: ctx.wallTime(), decisions, placed, expectedTokens };
+  const why = disagg === undefined ? {} : { disagg };
+  const record: RouteRecord = { id, attempt, at: ctx.wallTime(), decisions, placed, expectedTokens, ...why };
   state.log.add(record);
   state.placed.set(num, { attempt, decode, prefill, at: now, promptTokens, record });
   const entry = { origin: config.gateway, num, attempt, promptTokens, hashes, at: now };

@@ -36,7 +36,7 @@ export async function route(options: RouteOptions): Promise<void> {
 
 /** One attempt of a request: the choice in a line, then a table for each decision. */
 export function drawRecord(gateway: string, record: RouteRecord): string {
-  const { id, attempt, at, decisions, placed, expectedTokens, cachedTokens } = record;
+  const { id, attempt, at, decisions, disagg, placed, expectedTokens, cachedTokens } = record;
   const where =
     placed === undefined
       ? 'waits: nobody can take it'
@@ -47,7 +47,24 @@ export function drawRecord(gateway: string, record: RouteRecord): string {
   const tokens = decisions[0]?.promptTokens ?? 0;
   const had = cachedTokens === undefined ? '' : `, ${cachedTokens} were`;
   const head = `${name} ${where}\n  ${gateway}; ${expectedTokens} of ${tokens} prompt tokens expected to be cached${had}\n`;
-  return head + decisions.map(drawDecision).join('');
+  return head + (disagg === undefined ? '' : drawDisagg(disagg)) + decisions.map(drawDecision).join('');
+}
+
+/** Why a prefill worker computes the prompt, or the decode worker itself. */
+const disaggReasons: Readonly<Record<NonNullable<RouteRecord['disagg']>['reason'], string>> = {
+  policy: 'as all prompts',
+  long: 'it is long',
+  'prefill-free': 'one has time',
+  'long-and-prefill-free': 'it is long and one has time',
+  'decode-busy': 'the decode worker is too full',
+  short: 'it is short',
+  'prefill-busy': 'prefill workers are busy',
+  'decode-first': 'or leaves it to a prefill worker, as it sees fit',
+};
+
+function drawDisagg({ remote, uncachedTokens, reason }: NonNullable<RouteRecord['disagg']>): string {
+  const who = remote ? 'a prefill worker computes the prompt' : 'the decode worker computes the prompt itself';
+  return `  ${who}: ${disaggReasons[reason]} (${uncachedTokens} tokens it does not have)\n`;
 }
 
 const titles = ['', 'worker', 'cached', 'requests', 'to prefill', 'prefill', 'credit', 'decode', 'cost', 'chance'];
