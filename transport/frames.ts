@@ -20,7 +20,7 @@ export interface FrameListener {
 }
 
 /**
- * Hears the frames of one kind: `out` and `ack` those meant for `self`, `load` and `down` those of everybody. Handlers are synchronous; a
+ * Hears the frames of one kind: `out` and `ack` those meant for `self`, the others those of everybody. Handlers are synchronous; a
  * throw is counted and copied to DEAD, and so is what is malformed.
  */
 export function listenFrames(bus: Bus, kind: FrameKind, self: Address, handlers: FrameHandlers): FrameListener {
@@ -31,6 +31,7 @@ export function listenFrames(bus: Bus, kind: FrameKind, self: Address, handlers:
     ack: () => s.ack(component, incarnation),
     load: s.load,
     down: s.down,
+    replica: s.replica,
   };
   const counters = { received: 0, malformed: 0, failed: 0 };
 
@@ -70,9 +71,10 @@ export function listenFrames(bus: Bus, kind: FrameKind, self: Address, handlers:
   return { stop, counters };
 }
 
-/** A frame is for the one it names, and nobody reports the load or the end of an incarnation on another's subject. */
-function speaksFor(subject: string, { type, to, body }: Envelope, self: Address): boolean {
+/** A frame is for the one it names, and nobody reports for an incarnation on another's subject. */
+function speaksFor(subject: string, { type, from, to, body }: Envelope, self: Address): boolean {
   if (type === 'Load' || type === 'Down') return subject.endsWith(`.${(body as Body<'Load' | 'Down'>).incarnation}`);
+  if (type === 'Replica') return subject.endsWith(`.${parts(from).component}.${parts(from).incarnation}`);
   const [want, have] = [parts(self), parts(to)];
   return want.component === have.component && want.incarnation === have.incarnation;
 }

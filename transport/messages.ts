@@ -106,6 +106,37 @@ const TokenLogprobs = Type.Array(
   Type.Tuple([Type.Number(), Type.Array(Type.Tuple([Count, Type.Number()]), { maxItems: 64 })]),
 );
 
+/** A request that a router has placed. Hashes are those of its first blocks, 8 bytes each, little endian. */
+const ReplicaPlaced = Type.Object({
+  num: Count,
+  attempt: Count,
+  /** Positions in the frame's `workers`; no `prefill`: D computes the prompt. */
+  decode: Count,
+  prefill: Type.Optional(Count),
+  /** 0: its prompt is being computed; 1: its first token is there; 2: D has its KV. */
+  stage: Type.Integer({ minimum: 0, maximum: 2 }),
+  /** Slots on D. */
+  units: Count,
+  promptTokens: Count,
+  /** Prompt tokens that no cache was expected to have. */
+  toCompute: Count,
+  hashes: Type.Refine(
+    Type.Any(),
+    (value) => value instanceof Uint8Array && value.length % 8 === 0 && value.length <= 2_048,
+    () => 'must be bytes, 8 per block',
+  ) as unknown as TUnsafe<Uint8Array>,
+});
+
+/** How many requests wait for a worker; which of them is next, and how much longer it may. */
+const ReplicaWaiting = Type.Object({
+  model: Type.String({ minLength: 1, maxLength: 256 }),
+  /** Begun before: their clients see a stream stand. */
+  again: Type.Boolean(),
+  requests: Type.Integer({ minimum: 1 }),
+  next: Count,
+  leftMs: Count,
+});
+
 /** Message bodies by type. */
 export const bodies = {
   // commands: JetStream MAIL
@@ -175,6 +206,38 @@ export const bodies = {
     /** Requests, slots and exported blocks that nobody owns: not 0 is a defect. */
     leaked: Count,
   }),
+  /**
+   * Router → the other routers, on replica.gateway.<incarnation>: what it has placed since its last frame. Requests are known by their
+   * number; whoever misses a frame asks for a snapshot, which says all that stands, in parts that follow each other.
+   */
+  Replica: Type.Object({
+    /** Counts this router's frames from 1. */
+    seq: Count,
+    /** Of a snapshot: which of how many parts. What came before it counts no more. */
+    part: Type.Optional(Type.Tuple([Count, Type.Integer({ minimum: 1, maximum: 4_096 })])),
+    /** Workers that `placed` names by their position here. */
+    workers: Type.Array(Incarnation, { maxItems: 1_024 }),
+    placed: Type.Array(ReplicaPlaced, { maxItems: 512 }),
+    /** Their first token is there, their KV was handed to D, their attempt is over. */
+    began: Type.Array(Count, { maxItems: 32_768 }),
+    handed: Type.Array(Count, { maxItems: 32_768 }),
+    over: Type.Array(Count, { maxItems: 32_768 }),
+    /** Requests that are placed after this frame: others compare. Absent: more frames follow. */
+    held: Type.Optional(Count),
+    /** Who waits there, by model and kind. */
+    waiting: Type.Array(ReplicaWaiting, { maxItems: 64 }),
+    /** Workers (or pairs, as `P>D`) that it has put out of routing, for a failure of what it placed so many ms ago. */
+    failed: Type.Array(
+      Type.Object({
+        key: Type.String({ minLength: 1, maxLength: 129 }),
+        reason: Type.String({ maxLength: 64 }),
+        placedMs: Count,
+      }),
+      { maxItems: 64 },
+    ),
+    /** Routers whose snapshot it needs. */
+    want: Type.Array(Incarnation, { maxItems: 256 }),
+  }),
   /** Node supervisor → everybody, on down.<component>.<incarnation>: this incarnation will never speak again. */
   Down: Type.Object({ incarnation: Incarnation, reason: Type.String({ maxLength: 500 }) }),
 
@@ -223,6 +286,7 @@ export const carriers: Readonly<Record<MessageType, Carrier>> = {
   Ended: 'frame',
   Load: 'telemetry',
   Down: 'telemetry',
+  Replica: 'telemetry',
   Resync: 'query',
   Resynced: 'query',
 };

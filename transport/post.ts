@@ -68,7 +68,7 @@ export interface Post {
   /** Command into a mailbox. Resolves when stored; rejects with NET_OUTBOX_FULL, NET_REFUSED or NET_TIMEOUT. */
   command<T extends MessageType>(from: Address, to: Address, type: T, body: Body<T>, head: Head): Promise<void>;
   /**
-   * Frame to a gateway (`out`), a worker (`ack`) or everybody (`load`: the sender's; `down`: `to` is the one that will never speak
+   * Frame to a gateway (`out`), a worker (`ack`) or everybody (`load`, `replica`: the sender's; `down`: `to` is the one that will never speak
    * again); the type decides. Never throws; what cannot be sent is dropped and counted.
    */
   frame<T extends MessageType>(from: Address, to: Address, type: T, body: Body<T>, head: Head): void;
@@ -141,9 +141,9 @@ export function createPost(bus: Bus, options: OutboxOptions = {}): PostOffice {
 
   function frameSubject(from: Address, to: Address, type: MessageType): string | undefined {
     const target = parts(to);
-    if (type === 'Load') {
+    if (type === 'Load' || type === 'Replica') {
       const self = parts(from);
-      return subject.load(self.component, self.incarnation);
+      return subject[type === 'Load' ? 'load' : 'replica'](self.component, self.incarnation);
     }
     if (type === 'Down') return subject.down(target.component, target.incarnation);
     if (carriers[type] !== 'frame') return undefined;

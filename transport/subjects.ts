@@ -8,6 +8,7 @@
  *   ack.<component>.<incarnation>             frames to a worker                     stream TAPE
  *   load.<component>.<incarnation>            load reports                           stream TAPE
  *   down.<component>.<incarnation>            obituaries                             stream TAPE
+ *   replica.gateway.<incarnation>             what a router tells the others         not stored
  *   tape.<component>.<incarnation>            what is recorded for people            stream TAPE
  *   kv.<incarnation>.<rank>                   KV events                              stream KV
  *   journal.<gateway incarnation>             accepted and ended requests            stream JOURNAL
@@ -20,7 +21,7 @@ import type { Address, Component } from './address.js';
 export const streamNames = ['MAIL', 'JOBS', 'TAPE', 'KV', 'JOURNAL', 'DEAD'] as const;
 export type StreamName = (typeof streamNames)[number];
 
-export type FrameKind = 'out' | 'ack' | 'load' | 'down';
+export type FrameKind = 'out' | 'ack' | 'load' | 'down' | 'replica';
 
 const namespaceGrammar = /^[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?$/;
 
@@ -41,6 +42,7 @@ export interface Subjects {
   /** Without arguments: of everybody. */
   load(component?: Component, incarnation?: string): string;
   down(component?: Component, incarnation?: string): string;
+  replica(component?: Component, incarnation?: string): string;
   tape(component: Component, incarnation: string): string;
   /** Without a rank: of all. */
   kv(incarnation: string, rank?: number): string;
@@ -106,6 +108,7 @@ function build(namespace: string): Subjects {
     ack: ofInstance('ack'),
     load: ofInstance('load'),
     down: ofInstance('down'),
+    replica: ofInstance('replica'),
     tape: ofInstance('tape'),
     kv: (incarnation, rank) => `${root}kv.${token(incarnation)}.${rank ?? '*'}`,
     journal: (gateway) => `${root}journal.${token(gateway)}`,

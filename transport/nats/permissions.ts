@@ -35,8 +35,9 @@ const rights: Readonly<Record<Workload, Rights>> = {
       ['query', 'node'],
       ['ack'],
       ['journal'],
+      ['replica', 'gateway'],
     ],
-    hear: [['out'], ['load'], ['down'], ['query', 'gateway'], ['kv']],
+    hear: [['out'], ['load'], ['down'], ['query', 'gateway'], ['kv'], ['replica']],
     read: [
       ['MAIL', 'mail', 'gateway'],
       ['KV', 'kv'],
