@@ -2,6 +2,7 @@
  * What is running where, counted the moment it is dispatched: Dynamo's active sequences (its slot manager). A dispatch is one
  * entry, keyed by (request, attempt, incarnation) and freed exactly once; loads follow from the entries and never go below zero.
  */
+import { Chains, type Stretch } from './chains.js';
 
 /** Whose dispatch it is: `origin` is the gateway, so that the entries of other routers have a place here too. */
 export interface EntryKey {
@@ -34,19 +35,21 @@ export interface ActiveLoad {
 
 interface Held {
   readonly entry: Entry;
+  readonly account: Account;
+  /** Where its prompt ends among those of the worker; undefined: it has no whole block. */
+  readonly end: Stretch<Account> | undefined;
   prefilling: boolean;
   /** Blocks beyond the hashed ones: the prompt's tail and what was generated. */
   tailBlocks: number;
   touchedAt: number;
 }
 
-interface WorkerLoad {
-  units: number;
-  requests: number;
-  prefillTokens: number;
-  tailBlocks: number;
-  /** How many entries hold each prompt block. A chain's prefix is always held when its end is. */
-  readonly shared: Map<number, number>;
+/** All that one worker was given. */
+interface Account {
+  readonly load: { -readonly [Key in keyof ActiveLoad]: ActiveLoad[Key] };
+  /** Leading blocks of the prompt that was looked up last, when `look` is of that time. */
+  held: number;
+  look: number;
 }
 
 const nothing: ActiveLoad = { units: 0, requests: 0, prefillTokens: 0, blocks: 0 };
@@ -54,7 +57,11 @@ const nothing: ActiveLoad = { units: 0, requests: 0, prefillTokens: 0, blocks: 0
 export class Ledger {
   readonly #blockTokens: number;
   readonly #entries = new Map<string, Held>();
-  readonly #workers = new Map<string, WorkerLoad>();
+  readonly #accounts = new Map<string, Account>();
+  readonly #chains = new Chains<Account>();
+  /** The prompt that was looked up last; undefined once anything has changed. */
+  #looked: BigUint64Array | undefined;
+  #looks = 0;
 
   constructor(blockTokens: number) {
     this.#blockTokens = blockTokens;
@@ -68,27 +75,21 @@ export class Ledger {
   add(entry: Entry): boolean {
     const key = keyOf(entry);
     if (this.#entries.has(key)) return false;
-    const held: Held = {
-      entry,
-      prefilling: entry.prefillTokens > 0,
-      tailBlocks: this.#tailBlocks(entry, 0),
-      touchedAt: entry.at,
-    };
-    this.#entries.set(key, held);
-    let worker = this.#workers.get(entry.incarnation);
-    if (worker === undefined) {
-      worker = { units: 0, requests: 0, prefillTokens: 0, tailBlocks: 0, shared: new Map() };
-      this.#workers.set(entry.incarnation, worker);
+    let account = this.#accounts.get(entry.incarnation);
+    if (account === undefined) {
+      account = { load: { units: 0, requests: 0, prefillTokens: 0, blocks: 0 }, held: 0, look: 0 };
+      this.#accounts.set(entry.incarnation, account);
     }
-    worker.units += entry.units;
-    worker.requests++;
-    worker.prefillTokens += entry.prefillTokens;
-    worker.tailBlocks += held.tailBlocks;
-    const words = wordsOf(entry.hashes);
-    for (let at = 0; at < entry.hashes.length; at++) {
-      const block = blockAt(words, at);
-      worker.shared.set(block, (worker.shared.get(block) ?? 0) + 1);
-    }
+    this.#looked = undefined;
+    const { end, fresh } = this.#chains.hold(entry.hashes, account) ?? { end: undefined, fresh: 0 };
+    const tailBlocks = this.#tailBlocks(entry, 0);
+    const prefilling = entry.prefillTokens > 0;
+    this.#entries.set(key, { entry, account, end, prefilling, tailBlocks, touchedAt: entry.at });
+    const { load } = account;
+    load.units += entry.units;
+    load.requests++;
+    load.prefillTokens += entry.prefillTokens;
+    load.blocks += tailBlocks + fresh;
     return true;
   }
 
@@ -97,18 +98,16 @@ export class Ledger {
     const held = this.#entries.get(keyOf(key));
     if (held?.prefilling !== true) return;
     held.prefilling = false;
-    const worker = this.#workers.get(key.incarnation);
-    if (worker) worker.prefillTokens -= held.entry.prefillTokens;
+    held.account.load.prefillTokens -= held.entry.prefillTokens;
   }
 
   /** Output of all choices so far, in tokens: the entry grows with it, and is alive at `at`. */
   grown(key: EntryKey, outputTokens: number, at: number): void {
     const held = this.#entries.get(keyOf(key));
-    const worker = this.#workers.get(key.incarnation);
-    if (held === undefined || worker === undefined) return;
+    if (held === undefined) return;
     held.touchedAt = at;
     const blocks = Math.max(held.tailBlocks, this.#tailBlocks(held.entry, outputTokens));
-    worker.tailBlocks += blocks - held.tailBlocks;
+    held.account.load.blocks += blocks - held.tailBlocks;
     held.tailBlocks = blocks;
   }
 
@@ -118,20 +117,14 @@ export class Ledger {
     const held = this.#entries.get(name);
     if (held === undefined) return false;
     this.#entries.delete(name);
-    const worker = this.#workers.get(key.incarnation) as WorkerLoad;
-    worker.units -= held.entry.units;
-    worker.requests--;
-    if (held.prefilling) worker.prefillTokens -= held.entry.prefillTokens;
-    worker.tailBlocks -= held.tailBlocks;
-    const { hashes } = held.entry;
-    const words = wordsOf(hashes);
-    for (let at = 0; at < hashes.length; at++) {
-      const block = blockAt(words, at);
-      const count = worker.shared.get(block) as number;
-      if (count === 1) worker.shared.delete(block);
-      else worker.shared.set(block, count - 1);
-    }
-    if (worker.requests === 0) this.#workers.delete(key.incarnation);
+    this.#looked = undefined;
+    const { entry, account, end, prefilling, tailBlocks } = held;
+    const { load } = account;
+    load.units -= entry.units;
+    load.requests--;
+    if (prefilling) load.prefillTokens -= entry.prefillTokens;
+    load.blocks -= tailBlocks + (end === undefined ? 0 : this.#chains.release(end, account));
+    if (load.requests === 0) this.#accounts.delete(entry.incarnation);
     return true;
   }
 
@@ -153,28 +146,27 @@ export class Ledger {
     return [...this.#entries.values()].filter(({ entry }) => entry.origin === origin).map(({ entry }) => entry);
   }
 
+  /** As it is now; to be read, not kept. */
   load(incarnation: string): ActiveLoad {
-    const worker = this.#workers.get(incarnation);
-    if (worker === undefined) return nothing;
-    const { units, requests, prefillTokens, tailBlocks, shared } = worker;
-    return { units, requests, prefillTokens, blocks: tailBlocks + shared.size };
+    return this.#accounts.get(incarnation)?.load ?? nothing;
   }
 
-  /** Blocks that a worker would hold in addition if it took this prompt: those that no sequence there shares, and the tail. */
+  /**
+   * Blocks that a worker would hold in addition if it took this prompt: those that no sequence there shares, and the tail. One prompt is
+   * looked up once, for however many workers.
+   */
   additionalBlocks(incarnation: string, hashes: BigUint64Array, promptTokens: number): number {
-    const tail = Math.ceil(promptTokens / this.#blockTokens) - hashes.length;
-    const shared = this.#workers.get(incarnation)?.shared;
-    if (shared === undefined || shared.size === 0) return hashes.length + tail;
-    // Hashes are chained, so what is held of a chain is a prefix of it.
-    const words = wordsOf(hashes);
-    let held = 0;
-    let unheld = hashes.length;
-    while (held < unheld) {
-      const middle = (held + unheld) >> 1;
-      if (shared.has(blockAt(words, middle))) held = middle + 1;
-      else unheld = middle;
+    if (this.#looked !== hashes) {
+      this.#looked = hashes;
+      const look = ++this.#looks;
+      this.#chains.find(hashes, (account, count) => {
+        account.held = count;
+        account.look = look;
+      });
     }
-    return hashes.length - held + tail;
+    const account = this.#accounts.get(incarnation);
+    const held = account?.look === this.#looks ? account.held : 0;
+    return Math.ceil(promptTokens / this.#blockTokens) - held;
   }
 
   #tailBlocks({ promptTokens, hashes }: Entry, outputTokens: number): number {
@@ -183,8 +175,3 @@ export class Ledger {
 }
 
 const keyOf = ({ origin, num, attempt, incarnation }: EntryKey) => `${origin}/${num}/${attempt}/${incarnation}`;
-
-/** Blocks are counted by 53 bits of their hash: as a number, which a map finds several times faster than a bigint. */
-const wordsOf = (hashes: BigUint64Array) => new Uint32Array(hashes.buffer, hashes.byteOffset, 2 * hashes.length);
-const blockAt = (words: Uint32Array, at: number) =>
-  (words[2 * at] as number) + ((words[2 * at + 1] as number) & 0x1f_ffff) * 2 ** 32;
