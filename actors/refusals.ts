@@ -59,6 +59,8 @@ export const refusals = {
   WORKER_SILENT: row(true, 'worker', false, 503, 'The worker fell silent.'),
   ENGINE_WEDGED: row(true, 'worker', false, 503, 'The engine of the worker stands still.'),
   WORKER_DOWN: row(true, 'no', true, 503, 'The worker died.'),
+  /** Chosen, and not in the registry: it is gone, or never was. */
+  WORKER_UNKNOWN: row(true, 'no', true, 503, 'The worker does not exist any more.'),
   ACCEPT_TIMEOUT: row(true, 'worker', false, 503, 'The worker did not answer in time.'),
   FIRST_TOKEN_TIMEOUT: row(true, 'worker', false, 504, 'No token came in time.'),
   TOKEN_TIMEOUT: row(true, 'worker', false, 504, 'The tokens stopped coming.'),

@@ -4,7 +4,7 @@
  */
 import { meaningOf } from '../refusals.js';
 import { order } from './dispatch.js';
-import { fail, lost } from './ending.js';
+import { broke, fail, lost } from './ending.js';
 import { resync } from './repair.js';
 import type { Request } from './request.js';
 import { clock, type FrontendCtx, type FrontendState } from './state.js';
@@ -40,21 +40,35 @@ export function sweep(state: FrontendState, ctx: FrontendCtx): void {
   if (heldUp > frozenMs && state.brokerDownAt === undefined) state.paused += heldUp;
   if (state.brokerDownAt !== undefined) {
     if (ctx.now() - state.brokerDownAt < state.config.brokerOutageMs) return;
-    for (const r of [...state.requests.values()]) fail(state, r, 'BROKER_DOWN', '', ctx);
+    for (const r of [...state.requests.values()]) {
+      try {
+        fail(state, r, 'BROKER_DOWN', '', ctx);
+      } catch (error) {
+        broke(state, r, error, ctx);
+      }
+    }
     return;
   }
   const now = clock(state, ctx);
   for (const r of [...state.requests.values()]) {
-    if (now - r.acceptedAt > beginAfterMs) begin(r);
-    if (now > r.totalBy) fail(state, r, 'TOTAL_TIMEOUT', '', ctx);
-    else if (!r.repeated && now > r.acceptBy - state.config.acceptMs / 2) {
-      // Once: the command or its answer may have been lost, which is no reason to give up a worker.
-      r.repeated = true;
-      order(state, r, ctx);
-    } else if (now > r.acceptBy) lost(state, r, 'ACCEPT_TIMEOUT', '', suspect(r), ctx);
-    else if (now > r.phaseBy) expired(state, r, ctx);
-    else if (isQuiet(state, r, now) || r.choices.some((choice) => choice.early.length > 0)) resync(state, r, ctx);
+    try {
+      lookAt(state, r, now, ctx);
+    } catch (error) {
+      broke(state, r, error, ctx);
+    }
   }
+}
+
+function lookAt(state: FrontendState, r: Request, now: number, ctx: FrontendCtx): void {
+  if (now - r.acceptedAt > beginAfterMs) begin(r);
+  if (now > r.totalBy) fail(state, r, 'TOTAL_TIMEOUT', '', ctx);
+  else if (!r.repeated && now > r.acceptBy - state.config.acceptMs / 2) {
+    // Once: the command or its answer may have been lost, which is no reason to give up a worker.
+    r.repeated = true;
+    order(state, r, ctx);
+  } else if (now > r.acceptBy) lost(state, r, 'ACCEPT_TIMEOUT', '', suspect(r), ctx);
+  else if (now > r.phaseBy) expired(state, r, ctx);
+  else if (isQuiet(state, r, now) || r.choices.some((choice) => choice.early.length > 0)) resync(state, r, ctx);
 }
 
 /**
@@ -92,9 +106,13 @@ export function broker(state: FrontendState, up: boolean, ctx: FrontendCtx): voi
   state.brokerDownAt = undefined;
   state.outages++;
   // Frames published during the outage are gone: repeat the order that nobody has accepted, ask for what is missing.
-  for (const r of state.requests.values()) {
-    if (r.phase === 'queued') order(state, r, ctx);
-    else resync(state, r, ctx);
+  for (const r of [...state.requests.values()]) {
+    try {
+      if (r.phase === 'queued') order(state, r, ctx);
+      else resync(state, r, ctx);
+    } catch (error) {
+      broke(state, r, error, ctx);
+    }
   }
 }
 

@@ -78,8 +78,12 @@ export function workerLost(
   const isSuspect = (r: Request) => tokensOf(r) === r.servedBefore && now - r.dispatchedAt >= unseenMs;
   const suspects = new Set(died ? victims.filter(isSuspect) : []);
   for (const r of victims) {
-    if (suspects.has(r) && isPoison(++r.deaths, suspects.size)) poison(state, r, reason, ctx);
-    else lost(state, r, code, reason, incarnation, ctx);
+    try {
+      if (suspects.has(r) && isPoison(++r.deaths, suspects.size)) poison(state, r, reason, ctx);
+      else lost(state, r, code, reason, incarnation, ctx);
+    } catch (error) {
+      broke(state, r, error, ctx);
+    }
   }
 }
 
@@ -114,6 +118,30 @@ export function complete(state: FrontendState, r: Request, ctx: FrontendCtx): vo
   ended(state, r, 'complete', '', ctx);
 }
 
+/** Doing something for this one of many requests threw: the others go on. */
+export function broke(state: FrontendState, r: Request, thrown: unknown, ctx: FrontendCtx): void {
+  const error = thrown instanceof Error ? thrown : new Error(String(thrown));
+  ctx.log.error('request failed inside', { req: r.id, attempt: r.attempt, error });
+  discard(state, r, ctx);
+  state.ports.broken?.(r.id, r.attempt, error);
+}
+
+/** Ends a request of which nothing can be trusted any more: each part of its end may throw too. */
+export function discard(state: FrontendState, r: Request, ctx: FrontendCtx): void {
+  const steps = [
+    () => abandon(state, r, undefined, ctx),
+    () => r.stream.fail(clientError('INTERNAL', '')),
+    () => ended(state, r, 'failed', 'INTERNAL', ctx),
+  ];
+  for (const step of steps) {
+    try {
+      step();
+    } catch (error) {
+      ctx.log.error('a part of the end of a request failed', { req: r.id, error });
+    }
+  }
+}
+
 export function ended(
   state: FrontendState,
   r: Request,
@@ -121,9 +149,10 @@ export function ended(
   code: string,
   ctx: FrontendCtx,
 ): void {
-  move(r, 'end');
-  if (state.requests.delete(r.num)) state.ended++;
   state.byTicket.delete(r.ticket);
+  if (!state.requests.delete(r.num)) return;
+  state.ended++;
+  move(r, 'end');
   const now = clock(state, ctx);
   state.ports.summary({
     id: r.id,

@@ -9,7 +9,8 @@ import type { RouterMessage } from '../router/messages.js';
 import { submit } from './admission.js';
 import { askAgain, broker, sweep } from './deadlines.js';
 import { abandon, accepted, askRouter, progress, routed } from './dispatch.js';
-import { ended, fail, lost, workerLost } from './ending.js';
+import { discard, ended, fail, lost, workerLost } from './ending.js';
+import { isLeg, type Request } from './request.js';
 import {
   clock,
   current,
@@ -19,6 +20,7 @@ import {
   type FrontendState,
   factsOf,
   newState,
+  type WorkerNews,
 } from './state.js';
 import { frame, resynced } from './tokens.js';
 
@@ -48,7 +50,12 @@ export function frontendActor(
         }
         case 'Routed': {
           const r = current(state, message.num, message.attempt);
-          if (r) routed(state, r, message, ctx);
+          if (r === undefined) break;
+          const stranger = [message.decode, message.prefill].find(
+            (each) => each !== undefined && !state.workers.has(each),
+          );
+          if (stranger === undefined) routed(state, r, message, ctx);
+          else lost(state, r, 'WORKER_UNKNOWN', '', stranger, ctx);
           break;
         }
         case 'Queued': {
@@ -62,18 +69,18 @@ export function frontendActor(
           break;
         }
         case 'Accepted': {
-          const r = current(state, message.body.num, message.attempt);
+          const r = ofLeg(state, message);
           if (r) accepted(state, r, message.body, ctx);
           break;
         }
         case 'Progress': {
-          const r = current(state, message.body.num, message.attempt);
+          const r = ofLeg(state, message);
           if (r) progress(state, r, message.body, ctx);
           break;
         }
         case 'Refused':
         case 'Failed': {
-          const r = current(state, message.body.num, message.attempt);
+          const r = ofLeg(state, message);
           const { code, message: detail, worker } = message.body;
           // A prefill leg that fails after D has taken over concerns nobody.
           if (r && !(message.body.leg === 'prefill' && r.phase === 'decoding'))
@@ -95,7 +102,11 @@ export function frontendActor(
           if (r) askAgain(state, r, ctx);
           break;
         }
+        case 'WorkerUp':
+          state.workers.add(message.incarnation);
+          break;
         case 'WorkerGone':
+          state.workers.delete(message.incarnation);
           state.frames.delete(message.incarnation);
           workerLost(state, message.incarnation, 'WORKER_DOWN', message.reason, ctx);
           break;
@@ -123,8 +134,55 @@ export function frontendActor(
       }
       return state;
     },
-    stopped(state) {
-      for (const r of state.requests.values()) r.stream.fail(clientError('DRAINING', ''));
+    about,
+    contain(state, message, failures, _error, ctx) {
+      const r = subjectOf(state, message);
+      if (r !== undefined) discard(state, r, ctx);
+      else if (message.type === 'Submit') {
+        // Nothing is kept of it yet.
+        if (failures <= retries) return 'retry';
+        message.stream.fail(clientError('INTERNAL', ''));
+      }
+      return 'drop';
+    },
+    stopped(state, _reason, ctx) {
+      for (const r of state.requests.values()) {
+        try {
+          r.stream.fail(clientError('DRAINING', ''));
+        } catch (error) {
+          ctx.log.error('a client could not be told', { req: r.id, error });
+        }
+      }
     },
   };
+}
+
+/** The request of a worker's news, if it is for that worker to tell. */
+function ofLeg(state: FrontendState, { body, attempt }: WorkerNews): Request | undefined {
+  const r = current(state, body.num, attempt);
+  if (r === undefined || isLeg(r, body.worker)) return r;
+  state.stale++;
+  return undefined;
+}
+
+/** How often a request that could not be taken in is tried again. */
+const retries = 2;
+
+/** The request that a message is of: a throw while it is handled ends that one, and nobody else's (decision 0010). */
+function about(message: FrontendMessage): string {
+  if ('num' in message) return `${message.num}`;
+  if ('ticket' in message) return `ticket ${message.ticket}`;
+  return 'req' in message ? message.req : '';
+}
+
+function subjectOf(state: FrontendState, message: FrontendMessage): Request | undefined {
+  if ('ticket' in message) return state.requests.get(state.byTicket.get(message.ticket) ?? -1);
+  const { num, attempt } =
+    'num' in message
+      ? message
+      : 'req' in message
+        ? { ...message.body, attempt: message.attempt }
+        : { num: -1, attempt: 0 };
+  const r = state.requests.get(num);
+  return r?.attempt === attempt ? r : undefined;
 }

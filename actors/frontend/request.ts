@@ -120,3 +120,7 @@ export interface Request {
   /** A Resync is under way. */
   resyncing: boolean;
 }
+
+/** Whether it is for this worker to say anything of the request's attempt. */
+export const isLeg = ({ placement }: Request, worker: string): boolean =>
+  placement !== undefined && (worker === placement.decode || worker === placement.prefill);

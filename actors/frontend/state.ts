@@ -33,11 +33,13 @@ export interface FrontendPorts {
   readonly summary: (summary: RequestSummary) => void;
   /** A prompt that brought workers down, by the hash of its tokens: for the dead letters. */
   readonly poison?: (id: string, model: string, prompt: bigint, detail: string) => void;
+  /** Handling something of a request threw, and the request was ended: for the dead letters. */
+  readonly broken?: (id: string, attempt: number, error: Error) => void;
   /** A request was accepted: from now on it ends exactly once, and `summary` says how. */
   readonly accepted?: (id: string, prepared: Prepared) => void;
 }
 
-type WorkerNews = Envelope<'Accepted' | 'Refused' | 'Failed' | 'Progress'>;
+export type WorkerNews = Envelope<'Accepted' | 'Refused' | 'Failed' | 'Progress'>;
 
 export type FrontendMessage =
   | FrontendRequest
@@ -45,6 +47,8 @@ export type FrontendMessage =
   | WorkerNews
   | { readonly type: 'Frame'; readonly frame: StepFrame }
   | WorkerLoss
+  /** Whoever is routed to has been announced by this first: an order to anybody else would be answered by nobody. */
+  | { readonly type: 'WorkerUp'; readonly incarnation: string }
   /** Who has sent frames since the last time it was asked? */
   | { readonly type: 'HeardFrom'; readonly replyTo: Ref<{ readonly workers: readonly string[] }> }
   | { readonly type: 'Broker'; readonly up: boolean }
@@ -76,6 +80,8 @@ export interface FrontendState {
   readonly router: Ref<RouterMessage>;
   readonly requests: Map<number, Request>;
   readonly byTicket: Map<number, number>;
+  /** Workers that exist. */
+  readonly workers: Set<string>;
   /** Last step frame of each worker: a hole means tokens were lost on the way. */
   readonly frames: Map<string, number>;
   /** Workers that sent frames since the registry last asked. */
@@ -109,6 +115,7 @@ export function newState(config: FrontendConfig, ports: FrontendPorts, router: R
     heard: new Set(),
     requests: new Map(),
     byTicket: new Map(),
+    workers: new Set(),
     frames: new Map(),
     nextNum: 1,
     accepted: 0,

@@ -2,9 +2,9 @@
 import type { StepFrame } from '../../transport/index.js';
 import { type Arrival, arrive } from './delivery.js';
 import { computing, decodeAddress, releasePrefill, started } from './dispatch.js';
-import { complete, lost } from './ending.js';
+import { broke, complete, lost } from './ending.js';
 import { ask, resync, resyncWorker } from './repair.js';
-import type { Request } from './request.js';
+import { isLeg, type Request } from './request.js';
 import { clock, type FrontendCtx, type FrontendMessage, type FrontendState, move } from './state.js';
 import { begin, deliver } from './text.js';
 
@@ -17,18 +17,22 @@ export function frame(state: FrontendState, { worker, seq, items }: StepFrame, c
   const now = clock(state, ctx);
   for (const item of items) {
     const r = state.requests.get(item.num);
-    if (r === undefined || item.attempt !== r.attempt || r.placement === undefined) {
+    if (r === undefined || item.attempt !== r.attempt || r.placement === undefined || !isLeg(r, worker)) {
       state.stale++;
       continue;
     }
     expected = true;
     const choice = r.choices[item.choice];
     if (choice === undefined) continue;
-    if (item.cached !== undefined) r.cachedTokens = item.cached;
-    served(state, r, worker === r.placement.decode, r.cachedTokens, now, ctx);
-    const verdict = arrive(r, choice, item, deliver);
-    if (r.firstTokenAt === 0 && choice.tokens.length > 0) r.firstTokenAt = now;
-    if (verdict !== 'ok' || choice.finished) settle(state, r, verdict, worker, ctx);
+    try {
+      if (item.cached !== undefined) r.cachedTokens = item.cached;
+      served(state, r, worker === r.placement.decode, r.cachedTokens, now, ctx);
+      const verdict = arrive(r, choice, item, deliver);
+      if (r.firstTokenAt === 0 && choice.tokens.length > 0) r.firstTokenAt = now;
+      if (verdict !== 'ok' || choice.finished) settle(state, r, verdict, worker, ctx);
+    } catch (error) {
+      broke(state, r, error, ctx);
+    }
   }
   // What the dead still say must not bring them back.
   if (!expected) return;

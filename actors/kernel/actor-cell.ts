@@ -196,11 +196,12 @@ export class ActorCell extends Target implements Cell, Runnable {
 
   /** Whether the actor can go on without what the message was about: its behaviour says so. */
   private contained(message: unknown, before: number, error: Error): boolean {
-    const { contain } = this.behaviour;
-    if (contain === undefined) return false;
+    const { contain, about = requestOf } = this.behaviour;
+    const subject = contain === undefined ? '' : about.call(this.behaviour, message);
+    const { type } = (message ?? {}) as { readonly type?: unknown };
+    if (contain === undefined || subject === '' || typeof type !== 'string') return false;
     this.failures ??= new Failures();
-    const failures = this.failures.count(message, before);
-    if (failures === 0) return false;
+    const failures = this.failures.count(subject, type, before);
     const verdict = contain.call(this.behaviour, this.state, message, failures, error, this.ctx);
     if (verdict === 'crash') return false;
     this.host.log.error('message failed', { actor: this.path, failures, verdict, error });
@@ -271,6 +272,11 @@ export class ActorCell extends Target implements Cell, Runnable {
       owed.void();
     }
   }
+}
+
+function requestOf(message: unknown): string {
+  const { req } = (message ?? {}) as { readonly req?: unknown };
+  return typeof req === 'string' ? req : '';
 }
 
 /** Behaviours are synchronous: the kernel has no use for a promise, and an actor waiting inside one could be re-entered. */

@@ -93,9 +93,11 @@ export interface Behaviour<M, S> {
   readonly overflow?: 'refuse' | 'crash';
   start(ctx: Ctx<M>): S;
   handle(state: S, message: M, ctx: Ctx<M>): S;
+  /** What a message is about: a request, a worker. '': everything, so that a throw is the actor's. Default: its `req`. */
+  about?(message: M): string;
   /**
-   * `handle` threw on a message that belongs to a request (it has `req` and `type`), for the `failures`-th time for that pair. Puts the
-   * state right, so that the actor can go on without the request, and says what becomes of the message; a throw, or none of
+   * `handle` threw on a message that is about something, for the `failures`-th time for that and the message's `type`. Puts the
+   * state right, so that the actor can go on without it, and says what becomes of the message; a throw, or none of
    * these, is the actor's failure. `retry`: once more, after what waits already; `drop`: a dead letter with the error as its reason.
    */
   contain?(state: S, message: M, failures: number, error: Error, ctx: Ctx<M>): 'retry' | 'drop' | 'crash';
