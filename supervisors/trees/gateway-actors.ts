@@ -124,6 +124,10 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
           const letter = { code: 'POISON_PROMPT', subject: here, seq: 0, attempt: 0, bytes: new Uint8Array(0) };
           deadLetter(bus, 'gateway', { ...letter, detail: `${id} ${model} prompt ${hashToHex(prompt)}: ${detail}` });
         },
+        broken(id, attempt, error) {
+          const letter = { code: 'NET_HANDLER', subject: here, seq: 0, attempt, bytes: new Uint8Array(0) };
+          deadLetter(bus, 'gateway', { ...letter, detail: `${id}: ${error.message}` });
+        },
         summary(summary) {
           ports.summary(summary);
           const { id: req, outcome, code, attempts, promptTokens, completionTokens } = summary;

@@ -60,10 +60,12 @@ export async function openProcess(boot: WorkerBoot | GatewayBoot, log: (actor: s
   // What an actor could not handle is kept where people look for it, like what could not be read.
   kernel.onDeadLetter(({ to, message, reason, error }) => {
     if (reason !== 'failed') return;
-    const { attempt } = message as Envelope;
+    // What came from outside is kept as it came. A local message may hold sockets and prompts: of that, its type says enough.
+    const { id, type, attempt = 0, ...rest } = message as Partial<Envelope> & { readonly num?: number };
+    const kept = id === undefined ? { type, attempt, num: rest.num } : message;
     const subject = subjects(boot.namespace).mail(to as Address);
-    const detail = error?.message ?? '';
-    deadLetter(bus, boot.role, { code: 'NET_HANDLER', detail, subject, seq: 0, attempt, bytes: encodeCbor(message) });
+    const detail = `${type}: ${error?.message ?? ''}`;
+    deadLetter(bus, boot.role, { code: 'NET_HANDLER', detail, subject, seq: 0, attempt, bytes: encodeCbor(kept) });
   });
   const before: Close[] = [];
   const after: Close[] = [];
