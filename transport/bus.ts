@@ -1,5 +1,5 @@
 /**
- * What the rest of dynact knows of a broker. Two implementations: `nats/` on JetStream and `memory-bus.ts` in one
+ * What the rest of dynact knows of a broker. Two implementations: `nats/` on JetStream and `memory/` in one
  * process; the same specs run against both. Everything above (outbox, mailboxes, registry, post) is written on this
  * interface alone, so the simulator can put a lossy network underneath.
  */

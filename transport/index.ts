@@ -21,7 +21,7 @@ export {
   type Hop,
   type MemoryBroker,
   type MemoryBrokerOptions,
-} from './memory-bus.js';
+} from './memory/broker.js';
 export {
   type BlockRef,
   type Body,
