@@ -2,6 +2,7 @@
 
 export { type BeaconMessage, beaconActor } from './beacon/beacon.js';
 export { decodeActor } from './decode/decode.js';
+export type { PrefillQueue } from './decode/offers.js';
 export { frontendActor } from './frontend/frontend.js';
 export type {
   Api,
@@ -34,6 +35,7 @@ export type {
 } from './kernel/contract.js';
 export type { Dispatcher, Runnable } from './kernel/dispatcher.js';
 export type { ActorErrorCode } from './kernel/errors.js';
+export { idSource } from './kernel/id.js';
 export { createKernel, type KernelOptions } from './kernel/kernel.js';
 export { type SeededDispatcher, seededDispatcher } from './kernel/seeded-dispatcher.js';
 export { type SystemWorldOptions, systemWorld } from './kernel/system-world.js';
@@ -46,13 +48,23 @@ export {
   virtualWorld,
 } from './kernel/virtual-world.js';
 export { prefillActor } from './prefill/prefill.js';
+export type { JobSource } from './prefill/takes.js';
 export type { RefusalCode, RefusalMeaning } from './refusals.js';
 export { type RegistryMessage, registryActor } from './registry/registry.js';
 export { countStandstill } from './registry/standstill.js';
 export type { Outcome } from './router/choose.js';
 export { costConfig } from './router/cost.js';
-export type { RouterFacts, RouterMessage } from './router/messages.js';
+export {
+  type DecodeFirstConfig,
+  type DisaggFlow,
+  type DisaggPolicy,
+  decodeFirstConfig,
+  disaggRouting,
+} from './router/disagg.js';
+export type { DryRunOutcome, RouterFacts, RouterMessage } from './router/messages.js';
+export { oneClass } from './router/queue.js';
 export type { RouteRecord } from './router/route-log.js';
 export { type RouterConfig, routerActor } from './router/router.js';
-export type { SelectionMode } from './router/select.js';
+export { explained, type SelectionMode } from './router/select.js';
+export type { RouterTuning } from './router/tuning.js';
 export type { WorkerConfig, WorkerFacts, WorkerMessage } from './worker/worker.js';

@@ -84,7 +84,7 @@ export interface Job {
   readonly promptTokens: number;
   readonly phase: 'prefill' | 'decode';
   /** Taints it would rather meet (negative: avoid), by weight. */
-  readonly preferredTaints?: Readonly<Record<string, number>>;
+  readonly preferredTaints?: Readonly<Record<string, number>> | undefined;
 }
 
 /** The terms of one worker's cost, in blocks unless said otherwise. */
@@ -139,14 +139,32 @@ export function costOf(
   return { cachedTokens, prefillBlocks, credit, decodeBlocks, requests, taint, cost: sum * taint };
 }
 
+/** Of all the workers that are compared. */
+export function costsOf(
+  job: Job,
+  workers: readonly { readonly overlap: TierOverlap; readonly load: WorkerLoad; readonly taints: readonly string[] }[],
+  config: CostConfig,
+): CostTerms[] {
+  let least = Number.POSITIVE_INFINITY;
+  for (const { load } of workers) least = Math.min(least, load.prefillTokens ?? 0);
+  return workers.map(({ overlap, load, taints }) => costOf(job, overlap, load, taints, least, config));
+}
+
 /** How likely each cost is chosen; sums to 1. Temperature 0: evenly among the cheapest. */
 export function probabilities(costs: readonly number[], temperature: number): number[] {
-  const least = Math.min(...costs);
-  const span = Math.max(...costs) - least;
+  let least = Number.POSITIVE_INFINITY;
+  let most = Number.NEGATIVE_INFINITY;
+  for (const cost of costs) {
+    least = Math.min(least, cost);
+    most = Math.max(most, cost);
+  }
+  const span = most - least;
+  let total = 0;
   const weights = costs.map((cost) => {
-    if (temperature === 0 || span === 0) return cost === least ? 1 : 0;
-    return Math.exp(-(cost - least) / span / temperature);
+    const even = temperature === 0 || span === 0;
+    const weight = even ? (cost === least ? 1 : 0) : Math.exp(-(cost - least) / span / temperature);
+    total += weight;
+    return weight;
   });
-  const total = weights.reduce((sum, weight) => sum + weight, 0);
   return weights.map((weight) => weight / total);
 }

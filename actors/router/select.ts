@@ -5,7 +5,7 @@
 import {
   type CostConfig,
   type CostTerms,
-  costOf,
+  costsOf,
   type Job,
   probabilities,
   type TierOverlap,
@@ -41,20 +41,22 @@ export interface SelectionCandidate {
   /** Requests it can run at a time; load is compared as a share of it. */
   readonly capacity: number;
   readonly taints: readonly string[];
-  readonly barred?: Exclusion;
+  readonly barred?: Exclusion | undefined;
 }
 
 /** What a request asks of its worker. */
 export interface Wishes extends Job {
   /** Only this worker, for either phase or for one of them; the phase's own pin counts first. */
-  readonly pin?: {
-    readonly worker?: string;
-    readonly prefill?: string;
-    readonly decode?: string;
-    readonly rank?: number;
-  };
-  readonly allowed?: ReadonlySet<string>;
-  readonly requiredTaints?: readonly string[];
+  readonly pin?:
+    | {
+        readonly worker?: string | undefined;
+        readonly prefill?: string | undefined;
+        readonly decode?: string | undefined;
+        readonly rank?: number | undefined;
+      }
+    | undefined;
+  readonly allowed?: ReadonlySet<string> | undefined;
+  readonly requiredTaints?: readonly string[] | undefined;
 }
 
 /** What is drawn once per decision. */
@@ -65,13 +67,9 @@ export interface Chance {
   readonly draw: number;
 }
 
-export interface Considered {
-  readonly incarnation: string;
-  readonly rank: number;
-  readonly overlap: TierOverlap;
-  readonly load: WorkerLoad;
-  readonly capacity: number;
-  /** Only in mode kv: other modes do not look at it. */
+/** A worker that was compared. */
+export interface Considered extends SelectionCandidate {
+  /** What follows from the rest in mode kv; other modes do not look at it. Worked out when somebody asks: see `explained`. */
   readonly terms?: CostTerms;
   readonly probability?: number;
 }
@@ -82,6 +80,8 @@ export interface Decision {
   readonly phase: Job['phase'];
   readonly promptTokens: number;
   readonly blockTokens: number;
+  readonly preferredTaints?: Job['preferredTaints'];
+  readonly cost: CostConfig;
   readonly chance: Chance;
   readonly candidates: readonly Considered[];
   readonly excluded: readonly { readonly incarnation: string; readonly rank: number; readonly reason: Exclusion }[];
@@ -89,18 +89,19 @@ export interface Decision {
   readonly chosen: number | undefined;
 }
 
-type Pick = (candidates: readonly Considered[], chance: Chance) => number;
+type Picker = (candidates: readonly SelectionCandidate[], chance: Chance, job: Job, cost: CostConfig) => number;
 
-const share = ({ load, capacity }: Considered) => load.requests / capacity;
+const share = ({ load, capacity }: SelectionCandidate) => load.requests / capacity;
 const at = (draw: number, count: number) => Math.min(count - 1, Math.floor(draw * count));
 
 /** The index chosen among at least one candidate. */
-const picks: Readonly<Record<SelectionMode, Pick>> = {
-  kv(candidates, { draw }) {
+const picks: Readonly<Record<SelectionMode, Picker>> = {
+  kv(candidates, { draw }, job, cost) {
+    const chances = chancesOf(candidates, job, cost);
     let sum = 0;
     let last = 0;
-    for (let index = 0; index < candidates.length; index++) {
-      const { probability = 0 } = candidates[index] as Considered;
+    for (let index = 0; index < chances.length; index++) {
+      const probability = chances[index] as number;
       if (probability === 0) continue;
       sum += probability;
       last = index;
@@ -118,11 +119,13 @@ const picks: Readonly<Record<SelectionMode, Pick>> = {
     const pair = at(draw, candidates.length * others);
     const first = Math.floor(pair / others);
     const second = (first + 1 + (pair % others)) % candidates.length;
-    return share(candidates[second] as Considered) < share(candidates[first] as Considered) ? second : first;
+    return share(candidates[second] as SelectionCandidate) < share(candidates[first] as SelectionCandidate)
+      ? second
+      : first;
   },
   'least-loaded'(candidates, { draw }) {
     const least = Math.min(...candidates.map(share));
-    const tied = [...candidates.keys()].filter((index) => share(candidates[index] as Considered) === least);
+    const tied = [...candidates.keys()].filter((index) => share(candidates[index] as SelectionCandidate) === least);
     return tied[at(draw, tied.length)] as number;
   },
   direct: () => 0,
@@ -133,71 +136,62 @@ export function decide(
   mode: SelectionMode,
   wishes: Wishes,
   workers: readonly SelectionCandidate[],
-  config: CostConfig,
+  cost: CostConfig,
   chance: Chance,
 ): Decision {
-  const pinned = wishes.pin?.[wishes.phase] ?? wishes.pin?.worker;
   const excluded: { incarnation: string; rank: number; reason: Exclusion }[] = [];
-  const eligible: SelectionCandidate[] = [];
+  const candidates: SelectionCandidate[] = [];
   for (const worker of workers) {
-    const reason = exclusion(worker, wishes, pinned, mode);
-    if (reason === undefined) eligible.push(worker);
+    const reason = unwanted(mode, wishes, worker) ?? worker.barred;
+    if (reason === undefined) candidates.push(worker);
     else excluded.push({ incarnation: worker.incarnation, rank: worker.rank, reason });
   }
-  const candidates = mode === 'kv' ? compared(wishes, eligible, config) : eligible.map((worker) => considered(worker));
+  const { phase, promptTokens, blockTokens, preferredTaints } = wishes;
   return {
     mode,
-    phase: wishes.phase,
-    promptTokens: wishes.promptTokens,
-    blockTokens: wishes.blockTokens,
+    phase,
+    promptTokens,
+    blockTokens,
+    preferredTaints,
+    cost,
     chance,
     candidates,
     excluded,
-    chosen: candidates.length === 0 ? undefined : picks[mode](candidates, chance),
+    chosen: candidates.length === 0 ? undefined : picks[mode](candidates, chance, wishes, cost),
   };
 }
 
-function exclusion(
-  worker: SelectionCandidate,
-  wishes: Wishes,
-  pinned: string | undefined,
+/** Why a worker is not what the request asks for, however idle it is. */
+export function unwanted(
   mode: SelectionMode,
+  { phase, pin, allowed, requiredTaints }: Wishes,
+  { incarnation, rank, taints }: Pick<SelectionCandidate, 'incarnation' | 'rank' | 'taints'>,
 ): Exclusion | undefined {
-  if (pinned === undefined ? mode === 'direct' : worker.incarnation !== pinned) return 'not-pinned';
-  if (wishes.pin?.rank !== undefined && worker.rank !== wishes.pin.rank) return 'not-pinned';
-  if (wishes.allowed !== undefined && !wishes.allowed.has(worker.incarnation)) return 'not-allowed';
-  if (wishes.requiredTaints?.some((taint) => !worker.taints.includes(taint)) === true) return 'missing-taint';
-  return worker.barred;
+  const pinned = pin?.[phase] ?? pin?.worker;
+  if (pinned === undefined ? mode === 'direct' : incarnation !== pinned) return 'not-pinned';
+  if (pin?.rank !== undefined && rank !== pin.rank) return 'not-pinned';
+  if (allowed !== undefined && !allowed.has(incarnation)) return 'not-allowed';
+  return requiredTaints?.every((taint) => taints.includes(taint)) === false ? 'missing-taint' : undefined;
 }
 
-function considered({ incarnation, rank, overlap, load, capacity }: SelectionCandidate): Considered {
-  return { incarnation, rank, overlap, load, capacity };
-}
-
-/** Every loop here runs once per worker and request: plain loops, one object each. */
-function compared(job: Job, workers: readonly SelectionCandidate[], config: CostConfig): Considered[] {
-  let least = Number.POSITIVE_INFINITY;
-  for (const { load } of workers) least = Math.min(least, load.prefillTokens ?? 0);
-  const terms: CostTerms[] = [];
-  const costs: number[] = [];
-  for (const { overlap, load, taints } of workers) {
-    const each = costOf(job, overlap, load, taints, least, config);
-    terms.push(each);
-    costs.push(each.cost);
-  }
-  const chances = probabilities(costs, config.routerTemperature);
-  const candidates: Considered[] = [];
-  for (let index = 0; index < workers.length; index++) {
-    const { incarnation, rank, overlap, load, capacity } = workers[index] as SelectionCandidate;
-    candidates.push({
-      incarnation,
-      rank,
-      overlap,
-      load,
-      capacity,
+/** The same decision with the cost of each candidate and how likely it was. */
+export function explained(decision: Decision): Decision {
+  if (decision.mode !== 'kv') return decision;
+  const { candidates, cost } = decision;
+  const terms = costsOf(decision, candidates, cost);
+  const chances = chancesOf(candidates, decision, cost);
+  return {
+    ...decision,
+    candidates: candidates.map((each, index) => ({
+      ...each,
       terms: terms[index] as CostTerms,
       probability: chances[index] as number,
-    });
-  }
-  return candidates;
+    })),
+  };
 }
+
+const chancesOf = (candidates: readonly SelectionCandidate[], job: Job, cost: CostConfig): number[] =>
+  probabilities(
+    costsOf(job, candidates, cost).map((terms) => terms.cost),
+    cost.routerTemperature,
+  );

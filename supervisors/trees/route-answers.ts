@@ -1,5 +1,13 @@
 /** Answers of a gateway's router to `dynact route`. */
-import type { Kernel, Outcome, Preprocessor, Ref, RouteRecord, RouterMessage } from '../../actors/index.js';
+import {
+  explained,
+  type Kernel,
+  type Outcome,
+  type Preprocessor,
+  type Ref,
+  type RouteRecord,
+  type RouterMessage,
+} from '../../actors/index.js';
 import { sequenceHashes } from '../../gpu/index.js';
 import type { RouteAnswer, RouteQuestion } from '../route-question.js';
 
@@ -42,7 +50,8 @@ export function routeAnswers(options: RouteAnswersOptions): (question: RouteQues
     const { decode, prefill, expectedTokens = 0 } = choice ?? {};
     const placed = decode === undefined ? undefined : { decode, ...(prefill === undefined ? {} : { prefill }) };
     const why = disagg === undefined ? {} : { disagg };
-    return { gateway, records: [{ id: '', attempt: 1, at: Date.now(), decisions, placed, expectedTokens, ...why }] };
+    const record = { id: '', attempt: 1, at: Date.now(), decisions, placed, expectedTokens, ...why };
+    return { gateway, records: [withReasons(record)] };
   }
 
   return async (question) => {
@@ -52,6 +61,8 @@ export function routeAnswers(options: RouteAnswersOptions): (question: RouteQues
       (replyTo) => ({ type: 'Explain', id: question.id, replyTo }),
       askMs,
     );
-    return { gateway, records };
+    return { gateway, records: records.map(withReasons) };
   };
 }
+
+const withReasons = (record: RouteRecord): RouteRecord => ({ ...record, decisions: record.decisions.map(explained) });

@@ -3,6 +3,7 @@ import fc from 'fast-check';
 import { type CostConfig, costConfig, costOf, defaultCost, probabilities } from '../../../actors/router/cost.js';
 import {
   decide,
+  explained,
   type SelectionCandidate,
   type SelectionMode,
   selectionModes,
@@ -223,8 +224,9 @@ describe('the selection of a worker', () => {
     ];
     const decision = decide('kv', wishes(), three, defaultCost, chance(0.99));
     expect(decision.chosen).to.equal(1);
-    expect(decision.candidates.map(({ terms }) => terms?.cost)).to.deep.equal([18, 10, 11]);
-    expect(decision.candidates[1]).to.include({ incarnation: 'b', rank: 0, probability: 1 });
+    const { candidates } = explained(decision);
+    expect(candidates.map(({ terms }) => terms?.cost)).to.deep.equal([18, 10, 11]);
+    expect(candidates[1]).to.include({ incarnation: 'b', rank: 0, probability: 1 });
   });
 
   it('breaks ties evenly, and at a temperature draws as the probabilities say', () => {
