@@ -173,6 +173,8 @@ export function embeddedBroker(config: ResolvedConfig, binary: string, incarnati
       orphanDeadlineMs: config.node.drainMs + 5000,
       ...(port === undefined ? {} : { port }),
     }).catch((error) => {
+      if (isNetError(error, 'NET_SERVER_KILLED'))
+        throw new SupervisorError('SUP_START_KILLED', ['nats', error.message], error);
       // The executable is what set-up left: only set-up can replace it.
       const unfit = isNetError(error, 'NET_VERSION_TOO_OLD') || isNetError(error, 'NET_NO_BINARY');
       throw unfit ? new SupervisorError('SUP_TOOLCHAIN', [error.message]) : error;
@@ -219,7 +221,9 @@ export function embeddedBroker(config: ResolvedConfig, binary: string, incarnati
       asked = 'stop';
       await life.stop();
       await exit;
-      throw died ? new SupervisorError('SUP_START_FAILED', ['nats', lastExit], error) : error;
+      if (!died) throw error;
+      const fault = lastExit.startsWith('signal') ? 'SUP_START_KILLED' : 'SUP_START_FAILED';
+      throw new SupervisorError(fault, ['nats', lastExit], error);
     }
     return {
       incarnation: name,

@@ -57,6 +57,16 @@ const supervisorErrors = {
     retryable: true,
     meaning: 'a child ended, or reported an error, before it was ready',
   },
+  SUP_START_KILLED: {
+    message: '{0} was ended from outside before it was ready: {1}',
+    retryable: true,
+    meaning: 'a child got a signal while it started, e.g. for want of memory; whether it can start is not known',
+  },
+  SUP_CALLED_OFF: {
+    message: 'the node was told to end before it was up',
+    retryable: true,
+    meaning: 'a stop came while the node started',
+  },
   SUP_CHILD_EXIT: {
     message: '{0} ended: {1}',
     retryable: true,

@@ -4,16 +4,17 @@
  */
 import type { ExitReason } from '../actors/index.js';
 import type { ModelFile } from './boot.js';
-import { type Broker, embeddedBroker, externalBroker } from './broker.js';
+import { embeddedBroker, externalBroker } from './broker.js';
 import type { ResolvedConfig } from './config-schema.js';
 import { serveControl } from './control.js';
 import { SupervisorError } from './errors.js';
 import type { Fault } from './faults.js';
-import { type Fleet, fleet, type Member } from './fleet.js';
+import { startTogether, tenacious } from './first-start.js';
+import { fleet, type Member } from './fleet.js';
 import { mintIncarnation } from './incarnation.js';
 import { bindListener } from './listener.js';
 import type { LogSink } from './log.js';
-import { type Child, type ChildSpec, createSupervisor, type Running, type SupervisionErrorCode } from './otp/index.js';
+import { type ChildSpec, createSupervisor, type Running } from './otp/index.js';
 import { recruiter, roster } from './recruit.js';
 import { type RestartProgress, type RestartRequest, rollingRestart } from './restart.js';
 import type { RouteQuestion } from './route-question.js';
@@ -30,6 +31,8 @@ export interface NodeOptions {
   readonly sink: LogSink;
   /** What is being done while the node starts, for people. */
   readonly progress: (text: string) => void;
+  /** Ends the node, whether it is up or not yet. */
+  readonly callOff?: AbortSignal;
 }
 
 export interface Node {
@@ -52,10 +55,11 @@ export interface Node {
 
 /** What a process may take beyond its drain deadline: it ends itself first, and can say why. */
 const stopGraceMs = 2000;
+const natsName = 'nats';
 
 /**
- * Resolves when everything is up. Rejects with SUP_NODE_RUNNING, SUP_PORT_IN_USE, SUP_START_FAILED and their like; then
- * nothing is left behind.
+ * Resolves when everything is up. Rejects with SUP_NODE_RUNNING, SUP_PORT_IN_USE, SUP_START_FAILED, SUP_CALLED_OFF and their
+ * like; then nothing is left behind.
  */
 export async function startNode(options: NodeOptions): Promise<Node> {
   const { config, sink, progress } = options;
@@ -81,16 +85,20 @@ export async function startNode(options: NodeOptions): Promise<Node> {
       roster(config).map(({ role, index }) => recruit(role, index)),
       stopGraceMs,
     );
-    undo.push(() => processes.abandon());
-    // Before all are up nobody is restarted, and all wait for the broker: without it the first start is over.
-    const brokerEnded = new AbortController();
+    const { backoffMinMs: minMs, backoffMaxMs: maxMs } = config.restart;
+    const nats = broker.child && {
+      name: natsName,
+      child: tenacious(broker.child, { minMs, maxMs, ground: () => undefined }),
+      startDeadlineMs: config.node.startMs,
+      shutdown: 10_000,
+    };
     const tree = createSupervisor({
       name: 'node',
       strategy: 'one_for_one',
       intensity: config.restart.intensity,
       periodMs: config.restart.periodMs,
-      backoff: { minMs: config.restart.backoffMinMs, maxMs: config.restart.backoffMaxMs },
-      children: specs(config, broker, processes, progress, () => brokerEnded.abort()),
+      backoff: { minMs, maxMs },
+      children: nats === undefined ? [] : [nats],
     });
     tree.onChange(({ name, state: now, lastReason }) => {
       if (now === 'up') progress(`${name} is up`);
@@ -98,21 +106,26 @@ export async function startNode(options: NodeOptions): Promise<Node> {
     });
 
     let running: Running | undefined;
-    let stopping = false;
+    let up = false;
+    const end = new AbortController();
+    const stopping = () => end.signal.aborted;
     const stop = () => {
-      if (stopping || !running) return;
-      stopping = true;
+      if (stopping()) return;
+      end.abort();
       // The gateways hold copies of their own and decide when to stop accepting.
       listener?.close();
       processes.dissolve();
-      void running.stop(Number.POSITIVE_INFINITY);
+      void running?.stop(Number.POSITIVE_INFINITY);
     };
     const kill = () => {
-      stopping = true;
+      end.abort();
       running?.kill();
     };
+    options.callOff?.addEventListener('abort', stop);
+    undo.push(() => options.callOff?.removeEventListener('abort', stop));
+    if (options.callOff?.aborted) stop();
     const status = () =>
-      snapshot({ ...options, broker, processes, tree, self, url, startedAt, stopping, up: !!running });
+      snapshot({ ...options, broker, processes, tree, self, url, startedAt, stopping: stopping(), up });
     const fault = (instance: string, what: Fault) => {
       if (!config.faults.enabled) throw new Error('faults.enabled is false');
       const member = processes.members.find((candidate) => candidate.instance === instance);
@@ -124,11 +137,16 @@ export async function startNode(options: NodeOptions): Promise<Node> {
     let restarting = false;
     const restart: Node['restart'] = async (request, report, cancelled) => {
       if (restarting) throw new SupervisorError('SUP_RESTART', ['its beginning', 'another one is under way']);
-      if (stopping || !running) throw new SupervisorError('SUP_RESTART', ['its beginning', 'the node is not up']);
+      if (stopping() || !up) throw new SupervisorError('SUP_RESTART', ['its beginning', 'the node is not up']);
       restarting = true;
       const site = { tree, fleet: processes, recruit, specOf: (member: Member) => specOf(member, config) };
       try {
-        await rollingRestart({ ...site, startMs: config.node.startMs }, request, report, () => stopping || cancelled());
+        await rollingRestart(
+          { ...site, startMs: config.node.startMs },
+          request,
+          report,
+          () => stopping() || cancelled(),
+        );
       } finally {
         restarting = false;
       }
@@ -137,14 +155,29 @@ export async function startNode(options: NodeOptions): Promise<Node> {
     const closeControl = await serveControl(state.control, { status, stop: ends, fault, restart, route });
     undo.push(closeControl);
 
-    running = await tree.start(brokerEnded.signal).catch((error) => {
-      const aborted = (error as { code?: SupervisionErrorCode }).code === 'SUP_ABORTED' && brokerEnded.signal.aborted;
-      throw aborted ? new SupervisorError('SUP_START_FAILED', ['nats', broker.lastExit()], error) : error;
-    });
+    try {
+      running = await tree.start(end.signal);
+      undo.push(() => running?.stop(Number.POSITIVE_INFINITY));
+      progress(`starting ${processes.members.map(({ instance }) => instance).join(', ')}`);
+      const tenacity = { minMs, maxMs, ground: () => broker.pid() };
+      const specs = processes.members.map((member) => {
+        const spec = specOf(member, config);
+        return { ...spec, child: tenacious(spec.child, tenacity) };
+      });
+      await startTogether(tree, running, specs);
+      up = true;
+    } catch (error) {
+      if (stopping()) throw new SupervisorError('SUP_CALLED_OFF', [], error);
+      // Whoever waits for a broker that does not stay has no better reason than that one's.
+      const { failures = 0, state: natsState } = tree.status().find(({ name }) => name === natsName) ?? {};
+      if (running && natsState !== undefined && (natsState !== 'up' || failures > 1))
+        throw new SupervisorError('SUP_START_FAILED', [natsName, broker.lastExit()], error);
+      throw error;
+    }
     const exit = running.exit.then(async (reason): Promise<ExitReason> => {
       await unwind(undo);
       const cause = (reason as { cause?: unknown }).cause;
-      if (stopping || cause === undefined) return reason;
+      if (stopping() || cause === undefined) return reason;
       return { kind: 'error', error: new SupervisorError('SUP_NODE_GAVE_UP', [(cause as Error).message], cause) };
     });
     return { url, status, restart, stop, kill, exit };
@@ -159,37 +192,6 @@ export async function startNode(options: NodeOptions): Promise<Node> {
 
 async function unwind(undo: (() => unknown)[]): Promise<void> {
   for (const step of undo.splice(0).reverse()) await step();
-}
-
-function specs(
-  config: ResolvedConfig,
-  broker: Broker,
-  all: Fleet,
-  progress: (text: string) => void,
-  brokerEnded: () => void,
-): ChildSpec[] {
-  const children = all.members.map((member) => specOf(member, config));
-  let begun = false;
-  const beginOnce = () => {
-    if (begun) return;
-    begun = true;
-    progress(`starting ${all.members.map(({ instance }) => instance).join(', ')}`);
-    all.begin();
-  };
-  if (broker.child === undefined) {
-    beginOnce();
-    return children;
-  }
-  const { start } = broker.child;
-  const nats: Child = {
-    start: async (abort) => {
-      const life = await start(abort);
-      void life.exit.then(brokerEnded);
-      beginOnce();
-      return life;
-    },
-  };
-  return [{ name: 'nats', child: nats, startDeadlineMs: config.node.startMs, shutdown: 10_000 }, ...children];
 }
 
 function specOf({ instance, child }: Member, { node }: ResolvedConfig): ChildSpec {

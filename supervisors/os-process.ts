@@ -163,13 +163,14 @@ function live(
       const text = lastWords === '' ? how : `${how}: ${lastWords}`;
       update({ pid: undefined, draining: false, facts: {}, rssBytes: 0, lastExit: text });
       if (pid !== undefined) spec.exited(pid, incarnation, text);
-      settle(
-        reasonOf(asked, code, signal, wordsKind, new SupervisorError('SUP_CHILD_EXIT', [spec.instance, text], error)),
-      );
+      const failure = new SupervisorError('SUP_CHILD_EXIT', [spec.instance, text], error);
+      const reason = reasonOf(asked, code, signal, wordsKind, failure);
+      settle(reason);
       if (ready) return;
+      const outside = asked === 'no' && (reason.kind === 'killed' || reason.kind === 'shutdown');
+      const fault = outside ? 'SUP_START_KILLED' : 'SUP_START_FAILED';
       // The reason is usually in its last lines, which may still be in the pipe.
-      const give = () =>
-        reject(new SupervisorError('SUP_START_FAILED', [spec.instance, [text, ...tail].join('\n  ')], error));
+      const give = () => reject(new SupervisorError(fault, [spec.instance, [text, ...tail].join('\n  ')], error));
       const timer = setTimeout(give, 200);
       child.once('close', () => {
         clearTimeout(timer);

@@ -130,6 +130,11 @@ const table = {
     message: 'nats-server ended before it was ready ({exit}): {log}',
     meaning: 'See the end of its log.',
   },
+  NET_SERVER_KILLED: {
+    retryable: true,
+    message: 'nats-server got signal {signal} before it was ready',
+    meaning: 'Somebody ended it from outside, e.g. for want of memory; whether it can start is not known.',
+  },
 } as const;
 
 export type NetCode = keyof typeof table;

@@ -24,18 +24,21 @@ export async function up(options: Options): Promise<void> {
   const model = await resolveModel(config, (text) => sink.log.info(text));
   const natsServer = config.nats.url === '' ? resolveToolchain().natsServer : '';
 
-  let stop: () => void = () => process.exit(130);
+  const callOff = new AbortController();
+  let kill: () => void = () => process.exit(130);
   let signals = 0;
   const onSignal = (signal: NodeJS.Signals) => {
     signals += 1;
     sink.log.info(signals === 1 ? 'finishing what is in flight' : 'ending now', { signal });
-    stop();
+    if (signals === 1) callOff.abort();
+    else kill();
   };
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, onSignal);
   // Whoever read the log or the ready line may be gone; that is no reason to drop requests.
   for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {});
 
   const starting = startNode({
+    callOff: callOff.signal,
     config,
     model,
     natsServer,
@@ -43,9 +46,11 @@ export async function up(options: Options): Promise<void> {
     sink,
     progress: (text) => sink.log.info(text),
   });
-  // A start cannot be cut short from outside, so a stop that comes early is carried out as soon as it can be.
-  stop = () => void starting.then((node) => (signals > 1 ? node.kill() : node.stop())).catch(() => {});
-  const node = await starting;
+  const node = await starting.catch((error) => {
+    if (!isSupervisorError(error, 'SUP_CALLED_OFF')) throw error;
+  });
+  if (node === undefined) return process.exit();
+  kill = () => node.kill();
   if (signals === 0) {
     const { prefill, decode } = config.topology;
     const where = node.url === '' ? config.node.name : node.url;

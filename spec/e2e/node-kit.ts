@@ -50,23 +50,32 @@ const started: Started[] = [];
 
 /** Runs `dynact up` with the mock engine unless the flags name another. Rejects with what it logged when it ends at once. */
 export async function startNode(flags: readonly string[] = [], options: StartOptions = {}): Promise<TestNode> {
-  const node = await launch(flags, options);
+  const node = await beginNode(flags, options);
+  await ready(node);
+  return node;
+}
+
+/** Resolves when the node says that it is ready. Rejects with what it logged when it ends instead. */
+export async function ready(node: TestNode): Promise<void> {
   await until('the ready line', () => {
     if (node.process.exitCode !== null) throw new Error(`it ended: ${node.log()}`);
     return node.url !== '';
   });
   await node.status();
-  return node;
 }
 
 /** Runs `dynact up` to its end: what it says when it cannot start. */
 export async function failToStart(flags: readonly string[], options: StartOptions = {}) {
-  const node = await launch(flags, options);
+  const node = await beginNode(flags, options);
   await node.closed;
   return { code: node.process.exitCode, log: node.log(), url: node.url };
 }
 
-async function launch(flags: readonly string[], { env = {}, folder }: StartOptions): Promise<Started> {
+/** Runs `dynact up` without waiting for anything. */
+export async function beginNode(
+  flags: readonly string[],
+  { env = {}, folder }: StartOptions = {},
+): Promise<TestNode & { readonly closed: Promise<unknown> }> {
   const home = folder ?? (await mkdtemp(join(tmpdir(), 'dynact-e2e-')));
   const engine = flags.includes('--engine') ? [] : ['--engine', 'mock', '--model', 'mock'];
   const all = ['up', ...engine, '--port', '0', '--log-format', 'json', ...flags];
@@ -166,8 +175,8 @@ export async function until<T>(
   }
 }
 
-/** Facts that count what is held for requests: all of them are zero on a node that nobody uses. */
-const held = ['inFlight', 'waiting', 'kvBlocks', 'exportedBlocks', 'mailDepth', 'outbox'];
+/** Facts that count what is held for requests, or by nobody any more: all of them are zero on a node that nobody uses. */
+const held = ['inFlight', 'waiting', 'kvBlocks', 'exportedBlocks', 'mailDepth', 'outbox', 'leaked'];
 
 /** What the processes of a node still hold, e.g. `decode-0 kvBlocks 3`; empty on an idle node. */
 async function leftovers(node: TestNode): Promise<string[]> {

@@ -3,7 +3,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'chai';
 import { cacheFolder, resolveToolchain } from '../../supervisors/toolchain.js';
-import { endNodes, failToStart } from './node-kit.js';
+import { ask } from './client.js';
+import { beginNode, endNodes, failToStart, ready, survivors, until } from './node-kit.js';
 
 /** What people read when it fails: the last line, which is no log record and holds no stack. */
 function lastLine(log: string): string {
@@ -60,17 +61,24 @@ describe('A node that cannot start', function () {
     expect(lastLine(log)).to.contain('nats-server').and.contain('no luck today');
   });
 
-  it('says that nats-server died while the others were starting, and does not wait for it', async () => {
+  /** The real nats-server, each life of which is killed after a second; or only the first. */
+  async function mortalServer(lives: 'all' | 'first'): Promise<void> {
     const path = join(cache, 'nats-server');
+    const once = join(cache, 'once');
     const { natsServer } = resolveToolchain();
+    const spared = lives === 'all' ? '' : `[ -e ${once} ] && exec ${natsServer} "$@"\ntouch ${once}\n`;
     await writeFile(
       path,
-      `#!/bin/sh\n[ "$1" = --version ] && exec ${natsServer} --version\nexec timeout -s KILL 1 ${natsServer} "$@"\n`,
+      `#!/bin/sh\n[ "$1" = --version ] && exec ${natsServer} --version\n${spared}exec timeout -s KILL 1 ${natsServer} "$@"\n`,
     );
     await chmod(path, 0o755);
     await withServer(path);
+  }
+
+  it('says that nats-server dies again and again, when the time to start is over', async () => {
+    await mortalServer('all');
     const since = performance.now();
-    const { code, log } = await failToStart([], { env: { DYNACT_CACHE: cache } });
+    const { code, log } = await failToStart([], { env: { DYNACT_CACHE: cache, DYNACT_NODE_START_MS: '6000' } });
     expect(code).to.equal(1);
     expect(lastLine(log)).to.contain('nats').and.contain('SIGKILL');
     expect(performance.now() - since).to.be.lessThan(45_000);
@@ -110,5 +118,42 @@ describe('A node that cannot start', function () {
     });
     expect([code, url]).to.deep.equal([1, '']);
     expect(lastLine(log)).to.contain('cut.gguf');
+  });
+});
+
+describe('A node that is hindered while it starts', function () {
+  this.timeout(120_000);
+  afterEach(endNodes);
+
+  it('starts what was killed again, worker, gateway and broker alike, and serves', async () => {
+    const node = await beginNode(['--decode', '2']);
+    for (const instance of ['nats', 'decode-1', 'gateway-0']) {
+      const pid = await until(`${instance} on its way`, async () => {
+        const now = await node.processOf(instance).catch(() => undefined);
+        return now?.pid ?? undefined;
+      });
+      process.kill(pid, 'SIGKILL');
+    }
+    await ready(node);
+    const { processes } = await node.status();
+    expect(processes.map(({ instance, state }) => `${instance} ${state}`).slice(1)).to.deep.equal(
+      ['nats', 'prefill-0', 'decode-0', 'decode-1', 'gateway-0'].map((instance) => `${instance} up`),
+    );
+    const { status } = await ask(node.url, { prompt: 'one two', max_tokens: 3 });
+    expect(status).to.equal(200);
+  });
+
+  it('is called off by a signal, leaves nothing behind, and its folder can be used', async () => {
+    const node = await beginNode([]);
+    await until(
+      'a worker on its way',
+      async () => (await node.processOf('decode-0').catch(() => undefined))?.pid ?? undefined,
+    );
+    expect(await node.stop('SIGTERM')).to.equal(0);
+    expect(node.url).to.equal('');
+    expect(survivors(node)).to.deep.equal([]);
+    const next = await beginNode([], { folder: node.folder });
+    await ready(next);
+    expect(await next.stop()).to.equal(0);
   });
 });

@@ -131,7 +131,11 @@ export class Slot implements Member {
       return { kind: 'hung', error: new SupervisionError('SUP_CHILD_HUNG', [name, graceMs]) };
     }
     if ('error' in result) {
-      if (slow !== undefined) return { kind: 'failed', error: slow };
+      if (slow !== undefined) {
+        // How far it had come is worth knowing.
+        const error = new SupervisionError('SUP_CHILD_SLOW', [name, startDeadlineMs], { cause: result.error });
+        return { kind: 'failed', error };
+      }
       return controller.signal.aborted ? { kind: 'aborted' } : { kind: 'failed', error: result.error };
     }
     this.adopt(result.life);

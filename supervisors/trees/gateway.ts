@@ -130,6 +130,7 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
     facts: () => ({
       inFlight: gateway.inFlight,
       served: facts?.ended ?? 0,
+      leaked: facts?.leaked ?? 0,
       migrations: facts?.migrations ?? 0,
       queued: routing?.queued ?? 0,
       ...keptOut(routing),

@@ -378,6 +378,8 @@ async function answering(
     if (gone) {
       const log = tail(files.log);
       if (/address already in use/.test(log)) throw new NetError('NET_PORT_IN_USE', { port, host });
+      // The keeper's exit code is the server's, as a shell says it: 128 and the signal.
+      if (gone.code !== null && gone.code > 128) throw new NetError('NET_SERVER_KILLED', { signal: gone.code - 128 });
       throw new NetError('NET_SERVER_EXIT', { exit: `code ${gone.code}`, log });
     }
     const info = await serverInfo(port);
