@@ -239,5 +239,13 @@ export function journalActor(config: JournalConfig, journal: Journal): Behaviour
       }
       return state;
     },
+    /** The books are for people: whatever is wrong with them costs no client its answer. */
+    about: () => 'books',
+    contain(state, _message, _failures, _error, ctx) {
+      state.writing = false;
+      state.scheduled = false;
+      later(state, ctx, againMs);
+      return 'drop';
+    },
   };
 }

@@ -131,6 +131,16 @@ export function registryActor(
       }
       return state;
     },
+    /** A defect met by one worker's news leaves the others in view; that one ages into silence. Whatever is of all ends the process. */
+    about: (message) =>
+      message.type === 'Seen'
+        ? message.info.incarnation
+        : message.type === 'LeaseEnded'
+          ? message.incarnation
+          : message.type === 'Load' || message.type === 'Down'
+            ? message.body.incarnation
+            : '',
+    contain: () => 'drop',
   };
 }
 
