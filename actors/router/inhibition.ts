@@ -34,6 +34,9 @@ export interface Inhibited {
   readonly times: number;
 }
 
+/** One that cannot hand over with so many partners is at fault itself. */
+const partners = 2;
+
 /** A worker's key is its incarnation. */
 export const pairKey = (prefill: string, decode: string): string => `${prefill}>${decode}`;
 
@@ -82,8 +85,24 @@ export class Inhibitions {
     if (entry?.probe === num) entry.probe = undefined;
   }
 
-  /** What was placed there at `placedAt` failed for `reason`. */
+  /** What was placed there at `placedAt` failed for `reason`. Failures of several pairs add up to the worker they share. */
   failed(key: string, reason: string, placedAt: number, now: number): void {
+    this.#putOut(key, reason, placedAt, now);
+    const halves = key.split('>');
+    if (halves.length === 1) return;
+    for (const half of halves) if (this.#brokenPairs(half, now) >= partners) this.#putOut(half, reason, placedAt, now);
+  }
+
+  #brokenPairs(half: string, now: number): number {
+    let count = 0;
+    for (const [key, { since, clearedAt }] of this.#entries) {
+      const recent = clearedAt === undefined && now - since < this.#config.longestMs;
+      if (recent && (key.startsWith(`${half}>`) || key.endsWith(`>${half}`))) count++;
+    }
+    return count;
+  }
+
+  #putOut(key: string, reason: string, placedAt: number, now: number): void {
     const entry = this.#entries.get(key);
     if (this.#config.firstMs === 0) return;
     // All that ran there when it failed fails with it: once is enough.

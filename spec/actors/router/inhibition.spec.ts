@@ -66,6 +66,38 @@ describe('inhibition', () => {
     expect(failAndRecover(200_000)).to.equal(5_000);
   });
 
+  it('adds up: a worker that cannot hand over with two partners is out itself, neither partner is', () => {
+    for (const [a, b, common] of [
+      [pairKey('p', 'd1'), pairKey('p', 'd2'), 'p'],
+      [pairKey('p1', d), pairKey('p2', d), d],
+    ] as const) {
+      const inhibitions = new Inhibitions(config);
+      const reason = 'GPU_HANDOFF_MISMATCH';
+      inhibitions.failed(a, reason, 0, 1);
+      inhibitions.failed(a, reason, 6_000, 6_001);
+      expect(inhibitions.standing(common, 6_002), 'twice with the same one').to.equal('free');
+      inhibitions.failed(b, reason, 6_000, 6_003);
+      const out = inhibitions.list(6_004).map(({ incarnation, prefill }) => prefill ?? incarnation);
+      expect(new Set(out)).to.deep.equal(new Set([...[a, b].map((pair) => pair.split('>')[0]), common]));
+      expect(inhibitions.standing(common, 6_004)).to.equal('out');
+      inhibitions.placed(common, 9);
+      expect(inhibitions.standing(common, 11_003)).to.equal('out');
+      inhibitions.served(common, 9, 11_004);
+      expect(inhibitions.standing(common, 11_005)).to.equal('free');
+    }
+  });
+
+  it('does not add up what is long past, or has been mended', () => {
+    const inhibitions = new Inhibitions(config);
+    inhibitions.failed(pairKey('p', 'd1'), 'GPU_HANDOFF_GONE', 0, 1);
+    inhibitions.failed(pairKey('p', 'd2'), 'GPU_HANDOFF_GONE', 60_000, 60_001);
+    expect(inhibitions.standing('p', 60_002)).to.equal('free');
+    inhibitions.placed(pairKey('p', 'd2'), 3);
+    inhibitions.served(pairKey('p', 'd2'), 3, 66_000);
+    inhibitions.failed(pairKey('p', 'd3'), 'GPU_HANDOFF_GONE', 66_001, 66_002);
+    expect(inhibitions.standing('p', 66_003)).to.equal('free');
+  });
+
   it('keeps a pair out without either of the two, and forgets it with either', () => {
     const inhibitions = new Inhibitions(config);
     const pair = pairKey('prefill-0-a', d);
