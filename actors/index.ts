@@ -56,8 +56,7 @@ export type { Outcome } from './router/choose.js';
 export { costConfig } from './router/cost.js';
 export {
   type DecodeFirstConfig,
-  type DisaggFlow,
-  type DisaggPolicy,
+  type DisaggRouting,
   decodeFirstConfig,
   disaggRouting,
 } from './router/disagg.js';

@@ -55,6 +55,8 @@ export const refusals = {
   /** Handling a message of the request threw: on this worker, and where nothing was computed yet, repeatedly. */
   WRK_FAILED: row(true, 'no', false, 500, 'A worker failed on the request.'),
   WRK_POISON: row(false, 'no', false, 500, 'Workers failed on the request each time they tried.'),
+  /** Decode-first: each died or fell silent, so the prompt may be to blame. */
+  WRK_JOB_DEAD: row(false, 'no', false, 500, 'Prefill workers were lost on the request each time they tried.'),
   // what the frontend sees by itself
   WORKER_SILENT: row(true, 'worker', false, 503, 'The worker fell silent.'),
   ENGINE_WEDGED: row(true, 'worker', false, 503, 'The engine of the worker stands still.'),

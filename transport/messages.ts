@@ -159,6 +159,13 @@ export const bodies = {
   /** gateway → P and D: stop now. Leaves a tombstone, for it may overtake what it cancels. */
   Cancel: Type.Object({ reply: ReplyTo, reason: Type.String({ maxLength: 200 }) }),
 
+  // jobs: JetStream work queue JOBS
+  /**
+   * D → whoever has a slot free first, once D holds its grant: tell `decode` by Taken, which then sends Prefill. Without the prompt, so that
+   * it fits however long that is. `round` counts the takers of one attempt.
+   */
+  RemotePrefill: Type.Object({ reply: ReplyTo, decode: Incarnation, round: Count }),
+
   // frames to a gateway: core publish on out.<gateway incarnation>
   Accepted: Type.Object({ num: Count, leg: Leg, worker: Incarnation, haveBlocks: Count }),
   Refused: Type.Object({
@@ -176,13 +183,19 @@ export const bodies = {
     code: Type.String(),
     message: Type.String({ maxLength: 2000 }),
   }),
+  /** D → gateway: this prefill worker has taken the prompt from the queue; it speaks for the request from now on. */
+  TakenBy: Type.Object({ num: Count, leg: Leg, worker: Incarnation, taker: Incarnation }),
   /** P is computing or D is importing: renews the first-token deadline. */
   Progress: Type.Object({ num: Count, leg: Leg, worker: Incarnation, done: Count, total: Count }),
 
   // frames to a worker: core publish on ack.<component>.<incarnation>
+  /** P → D: this incarnation has taken the job. Answered by Prefill, or by KvRelease if D wants it no more. */
+  Taken: Type.Object({ reply: ReplyTo, round: Count, taker: Incarnation }),
+  /** gateway → D: nothing can be expected of the prefill worker that took the job. */
+  TakerLost: Type.Object({ reply: ReplyTo, taker: Incarnation }),
   /** P → D: these blocks are ready to be pulled while later ones are computed. Lost offers are repaired by PrefillDone. */
   KvOffer: Type.Object({ reply: ReplyTo, pool: PoolRef, blocks: Type.Array(BlockRef, { maxItems: 4096 }) }),
-  /** D → P: the copy is verified (or given up): free the blocks. */
+  /** D → P: the copy is verified, or the request is wanted no more: free what is held for it. */
   KvRelease: Type.Object({ reply: ReplyTo }),
   /** gateway → worker: the request has ended; drop what is kept for Resync. */
   Ended: Type.Object({ reply: ReplyTo }),
@@ -219,9 +232,9 @@ export const bodies = {
     workers: Type.Array(Incarnation, { maxItems: 1_024 }),
     placed: Type.Array(ReplicaPlaced, { maxItems: 512 }),
     /** Their first token is there, their KV was handed to D, their attempt is over. */
-    began: Type.Array(Count, { maxItems: 32_768 }),
-    handed: Type.Array(Count, { maxItems: 32_768 }),
-    over: Type.Array(Count, { maxItems: 32_768 }),
+    began: Type.Array(Count, { maxItems: 8_192 }),
+    handed: Type.Array(Count, { maxItems: 8_192 }),
+    over: Type.Array(Count, { maxItems: 8_192 }),
     /** Requests that are placed after this frame: others compare. Absent: more frames follow. */
     held: Type.Optional(Count),
     /** Who waits there, by model and kind. */
@@ -269,7 +282,7 @@ interface Bodies extends BodyTypes {}
 type BodyTypes = { [T in MessageType]: Static<(typeof bodies)[T]> };
 export type Body<T extends MessageType> = Bodies[T];
 
-export type Carrier = 'command' | 'frame' | 'telemetry' | 'query';
+export type Carrier = 'command' | 'job' | 'frame' | 'telemetry' | 'query';
 /** Which of the classes of design 4.1 carries each type. */
 export const carriers: Readonly<Record<MessageType, Carrier>> = {
   Reserve: 'command',
@@ -277,10 +290,14 @@ export const carriers: Readonly<Record<MessageType, Carrier>> = {
   Generate: 'command',
   PrefillDone: 'command',
   Cancel: 'command',
+  RemotePrefill: 'job',
   Accepted: 'frame',
   Refused: 'frame',
   Failed: 'frame',
+  TakenBy: 'frame',
   Progress: 'frame',
+  Taken: 'frame',
+  TakerLost: 'frame',
   KvOffer: 'frame',
   KvRelease: 'frame',
   Ended: 'frame',

@@ -2,38 +2,29 @@
  * The decode worker: grants slots and KV (Reserve), copies and verifies what P offers, takes over from token 2 (PrefillDone), or
  * serves a request all by itself (Generate). Design 5.3 and 6.5.
  */
-import { address, finishCodes } from '../../transport/index.js';
+import { finishCodes } from '../../transport/index.js';
 import type { GpuMessage } from '../gpu/gpu.js';
 import type { Behaviour, Ref } from '../kernel/contract.js';
-import type { Job } from '../worker/jobs.js';
-import { requestKey } from '../worker/jobs.js';
-import {
-  type WorkerConfig,
-  type WorkerCtx,
-  type WorkerMessage,
-  type WorkerState,
-  workerActor,
-} from '../worker/worker.js';
+import { type Job, requestKey } from '../worker/jobs.js';
+import { type WorkerConfig, type WorkerMessage, type WorkerState, workerActor } from '../worker/worker.js';
+import { invite, offers, type PrefillQueue } from './offers.js';
 
-export function decodeActor(config: WorkerConfig, gpu: Ref<GpuMessage>): Behaviour<WorkerMessage, WorkerState> {
+export function decodeActor(
+  config: WorkerConfig,
+  gpu: Ref<GpuMessage>,
+  queue: PrefillQueue = noQueue,
+): Behaviour<WorkerMessage, WorkerState> {
   return workerActor(config, gpu, (api) => {
+    const queued = offers(api, queue);
     /** P may free its blocks: we have our own copy, or want none. */
-    function releasePeer(
-      of: { gateway: string; num: number },
-      peer: string,
-      head: Parameters<typeof api.headOf>[0],
-      ctx: WorkerCtx,
-    ): void {
-      ctx.frame(
-        address('prefill', peer, 'worker'),
-        'KvRelease',
-        { reply: { gateway: of.gateway, num: of.num } },
-        api.headOf(head),
-      );
-    }
+    const releasePeer = queued.release;
+    const replyOf = ({ gateway, num }: Job) => ({ gateway, num });
 
     return {
-      begin(job, command, request) {
+      begin(state, job, command) {
+        const left = queued.begin(state, job, command);
+        if (left !== undefined) return left;
+        const request = api.requestOf(job);
         if (command.type === 'Generate') {
           job.phase = 'decoding';
           return { type: 'Generate', request };
@@ -43,30 +34,28 @@ export function decodeActor(config: WorkerConfig, gpu: Ref<GpuMessage>): Behavio
         job.expiresAt = job.toldAt + config.grantMs;
         return { type: 'Reserve', request };
       },
-      granted(job, haveBlocks, ctx) {
-        if (job.peer === undefined) return;
-        // D holds its grant: now, and only now, P may compute. D tells it itself, which spares the first token a hop.
-        ctx.command(
-          address('prefill', job.peer, 'worker'),
-          'Prefill',
-          { work: job.work, reply: { gateway: job.gateway, num: job.num }, decode: config.incarnation, haveBlocks },
-          { ...api.headOf(job), budgetMs: Math.max(1, Math.floor(job.deadlineAt - ctx.now())) },
-          (code) => ({ type: 'Undelivered', key: job.key, code }),
-        );
+      granted(state, job, ctx) {
+        if (job.phase !== 'held') return;
+        if (job.offer === undefined) invite(api, job, ctx);
+        else queued.granted(state, job, ctx);
       },
       other(state, message, ctx) {
+        if (queued.other(state, message, ctx)) return;
         if (message.type === 'KvOffer') {
           const job = api.find(state, message);
-          if (job?.phase !== 'held' || job.attempt !== message.attempt) return;
-          job.expiresAt = ctx.now() + config.grantMs;
           const { pool, blocks } = message.body;
+          // A taker that was given up may be back; what it offers is no news of the one that is awaited.
+          if (job?.phase !== 'held' || job.attempt !== message.attempt || job.peer !== pool.owner) return;
+          job.expiresAt = ctx.now() + config.grantMs;
           if (blocks.length > 0) ctx.tell(api.gpu, { type: 'Pull', key: job.key, pool, blocks });
         } else if (message.type === 'PrefillDone') {
           const { reply, handoff, first, cachedTokens } = message.body;
           const job = state.jobs.byRequest.get(requestKey(reply.gateway, reply.num));
-          if (job?.phase !== 'held' || job.attempt !== message.attempt) {
+          const { owner } = handoff.pool;
+          const awaited = job?.attempt === message.attempt && job.peer === owner;
+          if (job?.phase !== 'held' || !awaited) {
             // The grant is gone, or this is a repeat: P need not wait for its lease. A repeat of what runs already was released.
-            if (job?.attempt !== message.attempt) releasePeer(reply, handoff.pool.owner, message, ctx);
+            if (!awaited) releasePeer(reply, owner, message, ctx);
             return;
           }
           job.phase = 'handing';
@@ -97,14 +86,18 @@ export function decodeActor(config: WorkerConfig, gpu: Ref<GpuMessage>): Behavio
           if (!job) continue;
           job.phase = 'decoding';
           job.expiresAt = job.deadlineAt;
-          if (job.peer !== undefined) releasePeer(job, job.peer, job, ctx);
+          if (job.peer !== undefined) releasePeer(replyOf(job), job.peer, job, ctx);
         }
         for (const { key } of step.failed) {
           const job = state.jobs.byKey.get(key);
-          if (job?.peer !== undefined && job.phase === 'handing') releasePeer(job, job.peer, job, ctx);
+          if (job?.peer !== undefined && job.phase === 'handing') releasePeer(replyOf(job), job.peer, job, ctx);
         }
       },
+      closed(_state, job, ctx) {
+        queued.closed(job, ctx);
+      },
       tick(state, job, now, ctx) {
+        if (queued.tick(state, job, now, ctx)) return;
         if (now < job.expiresAt) {
           keepFinished(job, now);
           return;
@@ -125,3 +118,10 @@ export function decodeActor(config: WorkerConfig, gpu: Ref<GpuMessage>): Behavio
     }
   });
 }
+
+/** Prefill-first: the router brings prompts to prefill workers. */
+const noQueue: PrefillQueue = {
+  put: () => Promise.reject(new Error('there is no prefill queue')),
+  backlog: () => Promise.reject(new Error('there is no prefill queue')),
+  bury: () => {},
+};

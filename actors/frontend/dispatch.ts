@@ -1,7 +1,7 @@
 /** Where an attempt of a request runs: routed, ordered, heard of, given back. */
 import { type Address, address, type Envelope, type Head, type Work } from '../../transport/index.js';
 import type { RouterReply } from '../router/messages.js';
-import type { Placement, Request } from './request.js';
+import { type Placement, prefillOf, type Request } from './request.js';
 import { clock, type FrontendCtx, type FrontendState, move } from './state.js';
 
 /** `r.queueBy` runs on while full workers send it back to the line. */
@@ -121,7 +121,8 @@ export function releasePrefill(state: FrontendState, r: Request, ctx: FrontendCt
 export function abandon(state: FrontendState, r: Request, except: string | undefined, ctx: FrontendCtx): void {
   ctx.tell(state.router, { type: 'Release', num: r.num, attempt: r.attempt });
   if (!r.placement) return;
-  const { prefill, decode } = r.placement;
+  const { decode } = r.placement;
+  const prefill = prefillOf(r.placement);
   const body = { reply: replyOf(state, r), reason: r.phase };
   if (prefill !== undefined && prefill !== except) send(state, r, prefillAddress(prefill), 'Cancel', body, ctx);
   if (decode !== except) send(state, r, decodeAddress(decode), 'Cancel', body, ctx);
@@ -153,3 +154,13 @@ export const replyOf = (state: FrontendState, r: Request) => ({ gateway: state.c
 export const computing = ({ prefill, decode }: Placement) => prefill ?? decode;
 export const prefillAddress = (incarnation: string) => address('prefill', incarnation, 'worker');
 export const decodeAddress = (incarnation: string) => address('decode', incarnation, 'worker');
+
+/** Nothing can be expected of the prefill worker that D left the prompt to: D asks for another. False: it is none of D's. */
+export function passOn(state: FrontendState, r: Request, taker: string, ctx: FrontendCtx): boolean {
+  if (r.placement?.taker !== taker || r.phase === 'decoding') return false;
+  const { taker: _, ...placement } = r.placement;
+  r.placement = placement;
+  const body = { reply: replyOf(state, r), taker };
+  ctx.frame(decodeAddress(placement.decode), 'TakerLost', body, head(state, r, ctx));
+  return true;
+}

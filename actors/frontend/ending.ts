@@ -2,10 +2,10 @@
 import { hashToHex } from '../../gpu/index.js';
 import { clientError, isFull, meaningOf, type RefusalCode } from '../refusals.js';
 import type { Suspicion } from '../registry/liveness.js';
-import { abandon, askRouter, decodeAddress, head, prefillAddress, replyOf } from './dispatch.js';
+import { abandon, askRouter, decodeAddress, head, passOn, prefillAddress, replyOf } from './dispatch.js';
 import { identityOf, isPoison } from './poison.js';
 import type { RequestSummary } from './ports.js';
-import type { Request } from './request.js';
+import { prefillOf, type Request } from './request.js';
 import { clock, type FrontendCtx, type FrontendState, move } from './state.js';
 
 /** A worker that dies sooner after a request was placed there did not die of it: the order was still on its way. */
@@ -67,6 +67,7 @@ export function workerLost(
   reason: string,
   ctx: FrontendCtx,
 ): void {
+  for (const r of state.requests.values()) passOn(state, r, incarnation, ctx);
   const victims = [...state.requests.values()].filter((r) => {
     const { prefill, decode } = r.placement ?? {};
     // P matters only until D has the KV.
@@ -106,7 +107,8 @@ export function complete(state: FrontendState, r: Request, ctx: FrontendCtx): vo
   ctx.tell(state.router, { type: 'Release', num: r.num, attempt: r.attempt, end: 'served' });
   if (r.placement) {
     const body = { reply: replyOf(state, r) };
-    const { prefill, decode } = r.placement;
+    const { decode } = r.placement;
+    const prefill = prefillOf(r.placement);
     if (prefill !== undefined) ctx.frame(prefillAddress(prefill), 'Ended', body, head(state, r, ctx));
     ctx.frame(decodeAddress(decode), 'Ended', body, head(state, r, ctx));
   }
@@ -165,7 +167,7 @@ export function ended(
     queueMs: Math.max(0, (r.dispatchedAt || now) - r.acceptedAt),
     ttftMs: r.firstTokenAt === 0 ? -1 : r.firstTokenAt - r.acceptedAt,
     totalMs: now - r.acceptedAt,
-    prefill: r.placement?.prefill ?? '',
+    prefill: (r.placement && prefillOf(r.placement)) ?? '',
     decode: r.placement?.decode ?? '',
   });
 }

@@ -78,6 +78,11 @@ export function frontendActor(
           if (r) progress(state, r, message.body, ctx);
           break;
         }
+        case 'TakenBy': {
+          const r = ofLeg(state, message);
+          if (r?.placement !== undefined) r.placement = { ...r.placement, taker: message.body.taker };
+          break;
+        }
         case 'Refused':
         case 'Failed': {
           const r = ofLeg(state, message);

@@ -70,6 +70,8 @@ export interface Placement {
   /** Undefined: aggregated, D does both. */
   readonly prefill: string | undefined;
   readonly decode: string;
+  /** The prefill worker that D has left the prompt to (decode-first). D looks for another if it is lost. */
+  readonly taker?: string;
 }
 
 export interface Request {
@@ -123,4 +125,7 @@ export interface Request {
 
 /** Whether it is for this worker to say anything of the request's attempt. */
 export const isLeg = ({ placement }: Request, worker: string): boolean =>
-  placement !== undefined && (worker === placement.decode || worker === placement.prefill);
+  placement !== undefined && (worker === placement.decode || worker === prefillOf(placement));
+
+/** Who computes the prompt, if not D, whoever chose it. */
+export const prefillOf = ({ prefill, taker }: Placement): string | undefined => prefill ?? taker;

@@ -39,7 +39,7 @@ export interface FrontendPorts {
   readonly accepted?: (id: string, prepared: Prepared) => void;
 }
 
-export type WorkerNews = Envelope<'Accepted' | 'Refused' | 'Failed' | 'Progress'>;
+export type WorkerNews = Envelope<'Accepted' | 'Refused' | 'Failed' | 'Progress' | 'TakenBy'>;
 
 export type FrontendMessage =
   | FrontendRequest

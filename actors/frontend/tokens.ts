@@ -4,7 +4,7 @@ import { type Arrival, arrive } from './delivery.js';
 import { computing, decodeAddress, releasePrefill, started } from './dispatch.js';
 import { broke, complete, lost } from './ending.js';
 import { ask, resync, resyncWorker } from './repair.js';
-import { isLeg, type Request } from './request.js';
+import { isLeg, prefillOf, type Request } from './request.js';
 import { clock, type FrontendCtx, type FrontendMessage, type FrontendState, move } from './state.js';
 import { begin, deliver } from './text.js';
 
@@ -49,7 +49,7 @@ export function resynced(
   r.resyncing = false;
   const { worker, reply } = message;
   if (r.placement === undefined) return;
-  const { prefill, decode } = r.placement;
+  const { decode } = r.placement;
   if (!reply.known) {
     // P forgets a request once D took it over; D may not have it yet. The sweep decides if neither ever answers.
     if (worker !== decode) ask(state, r, decode, decodeAddress(decode), ctx);
@@ -62,7 +62,7 @@ export function resynced(
   // D repeats P's token 1 before it decodes by itself.
   const decodes =
     worker === decode &&
-    (prefill === undefined || reply.items.some(({ position, tokens }) => position + tokens.length > 1));
+    (prefillOf(r.placement) === undefined || reply.items.some(({ position, tokens }) => position + tokens.length > 1));
   if (reply.items.length > 0) {
     // A Resync repeats tokens, not what was cached.
     served(state, r, decodes, undefined, now, ctx);

@@ -13,6 +13,7 @@ import {
   type WorkerState,
   workerActor,
 } from '../worker/worker.js';
+import { type JobSource, noJobs, takes } from './takes.js';
 
 /** D's grant lapses without news from P; an empty offer is news. */
 const renewMs = 1_000;
@@ -22,8 +23,10 @@ export function prefillActor(
   config: WorkerConfig,
   gpu: Ref<GpuMessage>,
   pool: () => Body<'KvOffer'>['pool'],
+  jobs: JobSource = noJobs,
 ): Behaviour<WorkerMessage, WorkerState> {
   return workerActor(config, gpu, (api) => {
+    const taking = takes(api, jobs);
     const decodeOf = (job: Job) => address('decode', job.peer ?? 'none', 'worker');
 
     function offer(job: Job, blocks: Body<'KvOffer'>['blocks'], now: number, ctx: WorkerCtx): void {
@@ -68,19 +71,25 @@ export function prefillActor(
     }
 
     return {
-      begin(job, command, request) {
+      begin(state, job, command) {
         if (command.type !== 'Prefill') return undefined;
+        taking.begin(state, job);
+        const request = api.requestOf(job);
         job.phase = 'computing';
         job.expiresAt = job.toldAt + renewMs;
         return { type: 'Prefill', request, haveBlocks: command.body.haveBlocks, leaseMs: config.leaseMs };
       },
       other(state, message, ctx) {
-        if (message.type !== 'KvRelease') return;
+        if (taking.other(state, message, ctx) || message.type !== 'KvRelease') return;
         const job = api.find(state, message);
-        if (job?.phase === 'handing') api.drop(state, job, ctx);
+        // What came from the queue D may take back at any time.
+        if (job?.phase === 'handing' || job?.ticket !== undefined) api.drop(state, job, ctx);
       },
+      closed: taking.closed,
+      swept: taking.swept,
       stepped(state, step, ctx) {
         const now = ctx.now();
+        if (step.progress.length > 0) taking.progressed(state);
         for (const { key, blocks } of step.exported) {
           const job = state.jobs.byKey.get(key);
           if (!job) continue;

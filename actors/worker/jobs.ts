@@ -33,7 +33,8 @@ export interface JobSpan {
 }
 
 export interface Job {
-  readonly key: number;
+  /** Its name in the engine: another one after the engine was asked for something else. */
+  key: number;
   readonly gateway: string;
   readonly num: number;
   readonly attempt: number;
@@ -42,8 +43,12 @@ export interface Job {
   /** The frontend that answers go to, whoever sent the command. */
   readonly frontend: Address;
   readonly work: Work;
-  /** The other leg's incarnation; undefined when this worker does both. */
-  readonly peer: string | undefined;
+  /** The other leg's incarnation; undefined when this worker does both, or nobody has taken the prompt yet. */
+  peer: string | undefined;
+  /** D: the prompt is left to whoever takes it from the queue. */
+  offer: Offer | undefined;
+  /** P: it came from the queue, which is told by this number. */
+  ticket: number | undefined;
   /** Verdict came. */
   accepted: boolean;
   /** The gateway was sent an Accepted. A job that is done before the next sweep needs none: its tokens say it all. */
@@ -66,6 +71,23 @@ export interface Job {
   span: JobSpan | undefined;
   /** Why it ended here, for its span. */
   outcome: string;
+}
+
+/** A prompt on the prefill queue, as the decode worker that put it there sees it. */
+export interface Offer {
+  /** Counts its takers: what an earlier one says is late. */
+  round: number;
+  /** If nobody has taken it by then, D computes it. */
+  takeBy: number;
+}
+
+/** A prompt that this prefill worker has taken from the queue, until D sends it. */
+export interface Take {
+  readonly ticket: number;
+  readonly attempt: number;
+  readonly decode: string;
+  /** D has not answered by then: somebody else may try. */
+  readonly until: number;
 }
 
 export type JobCommand = Envelope<'Reserve' | 'Prefill' | 'Generate'>;
@@ -104,6 +126,8 @@ export function openJob(jobs: Jobs, command: JobCommand, peer: string | undefine
     frontend: frontendOf(reply.gateway),
     work,
     peer,
+    offer: undefined,
+    ticket: undefined,
     accepted: false,
     told: false,
     haveBlocks: 0,
@@ -121,6 +145,13 @@ export function openJob(jobs: Jobs, command: JobCommand, peer: string | undefine
   jobs.byKey.set(job.key, job);
   jobs.byRequest.set(requestKey(job.gateway, job.num), job);
   return job;
+}
+
+/** The engine forgets a key at its own time: what is asked of it next has a new one. */
+export function renameJob(jobs: Jobs, job: Job): void {
+  jobs.byKey.delete(job.key);
+  job.key = jobs.nextKey++;
+  jobs.byKey.set(job.key, job);
 }
 
 export function closeJob(jobs: Jobs, job: Job): void {

@@ -6,6 +6,7 @@ import type { EngineRequest, EngineStep } from '../../gpu/index.js';
 import type { Body, Envelope, Head, Leg, ReplyTo } from '../../transport/index.js';
 import type { GpuMessage, GpuNews } from '../gpu/gpu.js';
 import type { Behaviour, Ctx, Ref } from '../kernel/contract.js';
+import type { DecodeFirstConfig } from '../router/disagg.js';
 import { gather, newOutgoing, type Outgoing, repeatFrom } from './frames.js';
 import {
   bury,
@@ -20,6 +21,7 @@ import {
   openJob,
   requestKey,
   sweepTombstones,
+  type Take,
 } from './jobs.js';
 
 export interface WorkerConfig {
@@ -30,6 +32,8 @@ export interface WorkerConfig {
   readonly kvType: string;
   readonly layout: string;
   readonly blockTokens: number;
+  /** Requests that the engine runs at once. */
+  readonly slots: number;
   /** Most requests held in any state; one more is refused with WRK_TOO_MANY. */
   readonly maxJobs: number;
   /** D's grant lapses after this without news from P. */
@@ -40,10 +44,14 @@ export interface WorkerConfig {
   readonly span?: (name: string, traceparent: string) => JobSpan | undefined;
   /** How long output tokens are kept if the end of a request is never acknowledged. */
   readonly keepMs: number;
+  /** D, decode-first: which prompts it leaves to the queue until it is told otherwise (PrefillLimits). */
+  readonly remotePrefill?: DecodeFirstConfig;
 }
 
 export type WorkerMessage =
   | Envelope<'Reserve' | 'Prefill' | 'Generate' | 'PrefillDone' | 'Cancel' | 'KvOffer' | 'KvRelease' | 'Ended'>
+  | Envelope<'Taken' | 'TakerLost'>
+  | QueueNews
   | GpuNews
   | { readonly type: 'Sweep' }
   /** What was held back to leave together is due. */
@@ -55,6 +63,21 @@ export type WorkerMessage =
   | { readonly type: 'Undelivered'; readonly key: number; readonly code: string }
   | { readonly type: 'FactsAsk'; readonly replyTo: Ref<WorkerFacts> };
 
+/** What concerns the prefill queue of the decode-first flow and those at its two ends. */
+export type QueueNews =
+  /** A worker of the other role with the same KV is there, or is no more. */
+  | { readonly type: 'PeerSeen'; readonly incarnation: string }
+  | { readonly type: 'PeerGone'; readonly incarnation: string }
+  /** P: taken from the queue. */
+  | (Head & { readonly type: 'Job'; readonly ticket: number; readonly body: Body<'RemotePrefill'> })
+  /** D: jobs that nobody has taken; undefined: that cannot be told. */
+  | { readonly type: 'Backlog'; readonly key: number; readonly waiting: number | undefined }
+  /** D: a job is on the queue; with a code: it is not, for the queue is full or the broker away. */
+  | { readonly type: 'Offered'; readonly key: number; readonly round: number; readonly code: string }
+  /** The broker was away, and what it held in memory may be gone with it. */
+  | { readonly type: 'BrokerBack' }
+  | { readonly type: 'PrefillLimits'; readonly limits: DecodeFirstConfig };
+
 export interface WorkerFacts {
   readonly jobs: number;
   /** Slots granted to requests whose prompt is computed elsewhere: the engine has nothing to do for them yet. */
@@ -64,10 +87,21 @@ export interface WorkerFacts {
   readonly ended: number;
   /** Accepted jobs that are neither over nor here: 0, or a defect. */
   readonly leaked: number;
+  /** Prompts put on the prefill queue (D); of those, how often a taker was lost and another asked for. */
+  readonly offered: number;
+  readonly requeued: number;
 }
 
 export interface WorkerState {
   readonly jobs: Jobs;
+  /** Workers of the other role with the same KV. */
+  readonly peers: Set<string>;
+  /** P: taken from the queue and not sent by D yet, by request. */
+  readonly takes: Map<string, Take>;
+  /** D: which prompts it leaves to the queue; undefined: none (prefill-first). */
+  limits: DecodeFirstConfig | undefined;
+  offered: number;
+  requeued: number;
   /** Frames sent to each gateway: a hole tells it to resync. */
   readonly frameSeq: Map<string, number>;
   readonly out: Outgoing;
@@ -85,15 +119,19 @@ export type WorkerCtx = Ctx<WorkerMessage>;
 /** What a role adds to the common worker. */
 export interface Role {
   /** Commands this role takes. Each opens a job and asks the engine; `undefined` = not for this role. */
-  begin(job: Job, command: JobCommand, request: EngineRequest): GpuMessage | undefined;
+  begin(state: WorkerState, job: Job, command: JobCommand): GpuMessage | undefined;
   /** The engine has taken the job. */
-  granted?(job: Job, haveBlocks: number, ctx: WorkerCtx): void;
+  granted?(state: WorkerState, job: Job, ctx: WorkerCtx): void;
   /** Messages only this role knows. */
   other(state: WorkerState, message: WorkerMessage, ctx: WorkerCtx): void;
   /** After the tokens of a step have left. */
   stepped(state: WorkerState, step: EngineStep, ctx: WorkerCtx): void;
   /** Twice a second, for every job. */
   tick(state: WorkerState, job: Job, now: number, ctx: WorkerCtx): void;
+  /** A job is over here, for whatever reason. */
+  closed(state: WorkerState, job: Job, ctx: WorkerCtx): void;
+  /** At the start, twice a second, and when it begins to drain. */
+  swept?(state: WorkerState, now: number, ctx: WorkerCtx): void;
 }
 
 const sweepMs = 500;
@@ -107,8 +145,14 @@ export function workerActor(
   gpu: Ref<GpuMessage>,
   role: (api: WorkerApi) => Role,
 ): Behaviour<WorkerMessage, WorkerState> {
-  const api = workerApi(config, gpu);
+  const api = workerApi(config, gpu, (state, job, ctx) => close(state, job, ctx));
   const mine = role(api);
+
+  function close(state: WorkerState, job: Job, ctx: WorkerCtx): void {
+    closeJob(state.jobs, job);
+    mine.closed(state, job, ctx);
+    whenIdle(state, ctx);
+  }
 
   function command(state: WorkerState, message: JobCommand, ctx: WorkerCtx): void {
     const { reply, work } = message.body;
@@ -130,7 +174,8 @@ export function workerActor(
         api.headOf(message),
       );
     };
-    if (state.idle) refuse('WRK_DRAINING', '');
+    // What it has taken itself it sees through.
+    if (state.idle && !state.takes.has(key)) refuse('WRK_DRAINING', '');
     else if (work.model !== config.model) refuse('WRK_WRONG_MODEL', `serves ${config.model}`);
     else if (state.jobs.byKey.size >= config.maxJobs) refuse('WRK_TOO_MANY', '');
     else if (!begin(state, message, ctx)) refuse('WRK_MALFORMED', `a ${config.leg} worker takes no ${message.type}`);
@@ -142,9 +187,9 @@ export function workerActor(
       message.type === 'Reserve' ? message.body.prefill : message.type === 'Prefill' ? message.body.decode : undefined;
     const job = openJob(state.jobs, message, peer, ctx.now());
     if (job.trace !== undefined) job.span = config.span?.(config.leg, job.trace);
-    const order = mine.begin(job, message, engineRequest(job));
+    const order = mine.begin(state, job, message);
     if (order) ctx.tell(gpu, order);
-    else closeJob(state.jobs, job);
+    else close(state, job, ctx);
     return order !== undefined;
   }
 
@@ -152,11 +197,11 @@ export function workerActor(
     const job = state.jobs.byKey.get(message.key);
     if (!job) return;
     if (message.verdict.ok) {
+      // A second time when the engine was asked for something else.
+      if (!job.accepted) state.accepted++;
       job.accepted = true;
-      state.accepted++;
-      const haveBlocks = message.verdict.haveBlocks ?? 0;
-      job.haveBlocks = haveBlocks;
-      mine.granted?.(job, haveBlocks, ctx);
+      job.haveBlocks = message.verdict.haveBlocks ?? 0;
+      mine.granted?.(state, job, ctx);
     } else if (job.accepted) api.fail(state, job, message.verdict.code, message.verdict.message, ctx);
     else {
       state.refused++;
@@ -167,7 +212,7 @@ export function workerActor(
         { num: job.num, leg: config.leg, worker: config.incarnation, code, message: text },
         api.headOf(job),
       );
-      closeJob(state.jobs, job);
+      close(state, job, ctx);
     }
   }
 
@@ -228,6 +273,7 @@ export function workerActor(
       }
     }
     sweepTombstones(state.jobs, now);
+    mine.swept?.(state, now, ctx);
     whenIdle(state, ctx);
   }
 
@@ -251,7 +297,7 @@ export function workerActor(
   }
 
   function whenIdle(state: WorkerState, ctx: WorkerCtx): void {
-    if (state.idle && state.jobs.byKey.size === 0) ctx.tell(state.idle, { type: 'Idle' });
+    if (state.idle && state.jobs.byKey.size + state.takes.size === 0) ctx.tell(state.idle, { type: 'Idle' });
   }
 
   return {
@@ -261,8 +307,13 @@ export function workerActor(
     start(ctx) {
       ctx.tell(gpu, { type: 'Attach', worker: ctx.self });
       ctx.after(sweepMs, { type: 'Sweep' });
-      return {
+      const state: WorkerState = {
         jobs: newJobs(),
+        peers: new Set(),
+        takes: new Map(),
+        limits: config.remotePrefill,
+        offered: 0,
+        requeued: 0,
         frameSeq: new Map(),
         out: newOutgoing(),
         framedAt: Number.NEGATIVE_INFINITY,
@@ -271,6 +322,8 @@ export function workerActor(
         accepted: 0,
         refused: 0,
       };
+      mine.swept?.(state, ctx.now(), ctx);
+      return state;
     },
     handle(state, message, ctx) {
       switch (message.type) {
@@ -321,6 +374,7 @@ export function workerActor(
         }
         case 'Drain':
           state.idle = message.idle;
+          mine.swept?.(state, ctx.now(), ctx);
           whenIdle(state, ctx);
           break;
         case 'Frames':
@@ -347,6 +401,8 @@ export function workerActor(
             refused,
             ended,
             leaked: accepted - ended - running,
+            offered: state.offered,
+            requeued: state.requeued,
           });
           break;
         }
@@ -363,6 +419,7 @@ export function workerActor(
 export interface WorkerApi {
   readonly config: WorkerConfig;
   readonly gpu: Ref<GpuMessage>;
+  requestOf(job: Job): EngineRequest;
   headOf(of: { req: string; attempt: number; trace?: string | undefined }): Head;
   /** The job a message means, unless it is about an older attempt. */
   find(
@@ -377,7 +434,11 @@ export interface WorkerApi {
   drop(state: WorkerState, job: Job, ctx: WorkerCtx): void;
 }
 
-function workerApi(config: WorkerConfig, gpu: Ref<GpuMessage>): WorkerApi {
+function workerApi(
+  config: WorkerConfig,
+  gpu: Ref<GpuMessage>,
+  close: (state: WorkerState, job: Job, ctx: WorkerCtx) => void,
+): WorkerApi {
   const headOf: WorkerApi['headOf'] = ({ req, attempt, trace }) => ({
     req,
     attempt,
@@ -387,12 +448,12 @@ function workerApi(config: WorkerConfig, gpu: Ref<GpuMessage>): WorkerApi {
   const drop: WorkerApi['drop'] = (state, job, ctx) => {
     ctx.tell(gpu, { type: 'CancelKey', key: job.key });
     ctx.tell(gpu, { type: 'ReleaseKey', key: job.key });
-    closeJob(state.jobs, job);
-    if (state.idle && state.jobs.byKey.size === 0) ctx.tell(state.idle, { type: 'Idle' });
+    close(state, job, ctx);
   };
   return {
     config,
     gpu,
+    requestOf: engineRequest,
     headOf,
     find(state, message) {
       const { gateway, num } = message.body.reply;

@@ -7,13 +7,19 @@ import {
   type ClientStream,
   costConfig,
   createKernel,
+  type DecodeFirstConfig,
+  type DisaggRouting,
   decodeActor,
+  decodeFirstConfig,
+  disaggRouting,
   type FrontendConfig,
   type FrontendFacts,
   type FrontendMessage,
   frontendActor,
   type GpuMessage,
   gpuActor,
+  type JobSource,
+  oneClass,
   type Prepared,
   prefillActor,
   type Ref,
@@ -21,8 +27,10 @@ import {
   type RequestError,
   type RequestSummary,
   type RouteRecord,
+  type RouterConfig,
   type RouterFacts,
   type RouterMessage,
+  type RouterTuning,
   registryActor,
   routerActor,
   type SelectionMode,
@@ -45,6 +53,7 @@ import {
   type MessageType,
   parts,
 } from '../../transport/index.js';
+import { createJobQueue } from './job-queue.js';
 
 /** What a client saw. */
 export interface Seen {
@@ -68,8 +77,15 @@ export interface FleetOptions {
   readonly frontend?: Partial<FrontendConfig>;
   readonly engine?: Partial<MockEngineOptions>;
   readonly queueLimit?: number;
+  readonly queue?: RouterConfig['queue'];
+  readonly tuning?: RouterTuning;
+  readonly sessions?: NonNullable<RouterConfig['sessions']>;
   /** @default 'kv' */
   readonly mode?: SelectionMode;
+  /** Which prompts go to a prefill worker, and by whom they are brought there. */
+  readonly disagg?: Partial<DisaggRouting>;
+  /** Of the decode-first flow; by default all but the shortest prompts go to the queue. */
+  readonly limits?: Partial<DecodeFirstConfig>;
   readonly assumeMs?: number;
   /** False: what workers say of their caches never arrives. */
   readonly cacheReports?: boolean;
@@ -97,6 +113,7 @@ export function createFleet(options: FleetOptions) {
   const commands: string[] = [];
   let filter: Filter = () => true;
   let stepFilter: (worker: string) => boolean = () => true;
+  let replicaFilter: (from: string, to: string) => boolean = () => false;
   /** Frozen processes, and what waits for their thaw. */
   const frozen = new Map<string, (() => void)[]>();
   const wedged = new Set<string>();
@@ -122,6 +139,12 @@ export function createFleet(options: FleetOptions) {
     } as unknown as Envelope;
     if (message.type === 'Load') {
       for (const registry of registries()) kernel.tell(registry, envelope as RegistryMessage);
+    } else if (message.type === 'Replica') {
+      // The sender hears itself, as on a broker; `loseReplica` is asked for each of the others.
+      for (const { id, router: to } of gateways.values()) {
+        const lost = id !== parts(message.from).incarnation && replicaFilter(parts(message.from).incarnation, id);
+        if (!lost) kernel.tell(to, envelope as RouterMessage);
+      }
     } else boxes.get(`${component}.${incarnation}`)?.(envelope);
   };
 
@@ -165,6 +188,35 @@ export function createFleet(options: FleetOptions) {
     },
   });
   const kernel = createKernel({ world, dispatcher });
+  const disagg = disaggRouting(options.disagg);
+  const jobs = createJobQueue({
+    now: world.now,
+    setTimer: world.setTimer,
+    ackWaitMs: 5_000,
+    deliver: (taker, job) => tellWorker(taker, job),
+  });
+  /** Now, or when it thaws. */
+  function whenAwake(incarnation: string, run: () => void): void {
+    const waiting = frozen.get(incarnation);
+    if (waiting === undefined) run();
+    else waiting.push(run);
+  }
+  function tellWorker(incarnation: string, message: WorkerMessage): void {
+    whenAwake(incarnation, () => {
+      const worker = workers.get(incarnation);
+      if (worker !== undefined) kernel.tell(worker.ref, message);
+    });
+  }
+  /** The prefill queue as this taker uses it while it is awake. */
+  function jobsFor(taker: string): JobSource {
+    const source = jobs.source(taker);
+    return {
+      want: (count) => whenAwake(taker, () => source.want(count)),
+      done: (ticket) => whenAwake(taker, () => source.done(ticket)),
+      working: (held) => whenAwake(taker, () => source.working(held)),
+      giveBack: (ticket) => whenAwake(taker, () => source.giveBack(ticket)),
+    };
+  }
   // gateways
   interface GatewaySide {
     readonly id: string;
@@ -184,7 +236,10 @@ export function createFleet(options: FleetOptions) {
         blockTokens: 64,
         cost: costConfig(),
         caches: { maxBytes: 1024 * 1024, assumeMs: options.assumeMs ?? 10_000 },
-        queueLimit: options.queueLimit ?? 1_000,
+        queue: options.queue ?? oneClass(options.queueLimit ?? 1_000),
+        ...(options.tuning === undefined ? {} : { tuning: options.tuning }),
+        ...(options.sessions === undefined ? {} : { sessions: options.sessions }),
+        disagg,
         inhibition: { firstMs: 5_000, longestMs: 60_000 },
       }),
       address('gateway', id, 'router'),
@@ -223,8 +278,22 @@ export function createFleet(options: FleetOptions) {
     const side: GatewaySide = { id, router, frontend, registry };
     boxes.set(`gateway.${id}`, (envelope) => kernel.tell(frontend, envelope as FrontendMessage));
     for (const { info } of workers.values()) kernel.tell(registry, { type: 'Seen', info });
+    for (const other of gateways.values()) {
+      kernel.tell(other.router, { type: 'PeerUp', incarnation: id });
+      kernel.tell(router, { type: 'PeerUp', incarnation: other.id });
+    }
     gateways.set(id, side);
     return side;
+  }
+
+  /** Ends a gateway as kill -9 does; the others are told at once. */
+  function killGateway(id: string): void {
+    const side = gateways.get(id);
+    if (side === undefined) throw new Error(`no gateway ${id}`);
+    gateways.delete(id);
+    boxes.delete(`gateway.${id}`);
+    for (const ref of [side.registry, side.frontend, side.router]) void kernel.kill(ref);
+    for (const other of gateways.values()) kernel.tell(other.router, { type: 'PeerGone', incarnation: id });
   }
 
   // workers
@@ -280,15 +349,20 @@ export function createFleet(options: FleetOptions) {
       kvType: engine.card.kvType,
       layout: engine.card.kvLayout,
       blockTokens: engine.card.blockTokens,
+      slots: engine.limits.slots,
       maxJobs: 1_000,
       grantMs: 5_000,
       leaseMs: 10_000,
       keepMs: 30_000,
+      ...(disagg.flow === 'decode-first' && {
+        remotePrefill: decodeFirstConfig({ maxLocalPrefillLength: 100, maxPrefillQueueSize: 64, ...options.limits }),
+      }),
     } as const;
+    const source = disagg.flow === 'decode-first' ? jobsFor(incarnation) : undefined;
     const behaviour =
       component === 'prefill'
-        ? prefillActor(workerConfig, gpu, () => engine.pool as NonNullable<Engine['pool']>)
-        : decodeActor(workerConfig, gpu);
+        ? prefillActor(workerConfig, gpu, () => engine.pool as NonNullable<Engine['pool']>, source)
+        : decodeActor(workerConfig, gpu, jobs.queue);
     const ref: Ref<WorkerMessage> = kernel.spawn(behaviour, address(component, incarnation, 'worker'));
     const beacon = kernel.spawn(
       beaconActor(incarnation, engine.limits, gpu, ref, () => 0),
@@ -307,6 +381,11 @@ export function createFleet(options: FleetOptions) {
       fingerprint: engine.card.fingerprint,
       slots: engine.limits.slots,
     };
+    for (const [other, { info: its }] of workers) {
+      if (its.component === component) continue;
+      tellWorker(other, { type: 'PeerSeen', incarnation });
+      kernel.tell(ref, { type: 'PeerSeen', incarnation: other });
+    }
     workers.set(incarnation, { ref, gpu, engine, info, refs: [beacon, ref, gpu] });
     boxes.set(`${component}.${incarnation}`, (envelope) => kernel.tell(ref, envelope as WorkerMessage));
     for (const registry of registries()) kernel.tell(registry, { type: 'Seen', info });
@@ -320,6 +399,8 @@ export function createFleet(options: FleetOptions) {
     boxes.delete(`${worker.info.component}.${incarnation}`);
     for (const ref of worker.refs) void kernel.kill(ref);
     void worker.engine.stop();
+    jobs.leave(incarnation);
+    if (known) for (const other of workers.keys()) tellWorker(other, { type: 'PeerGone', incarnation });
     const down = { type: 'Down', body: { incarnation, reason: 'killed' } } as RegistryMessage;
     if (known) for (const registry of registries()) kernel.tell(registry, down);
   }
@@ -421,6 +502,8 @@ export function createFleet(options: FleetOptions) {
   return {
     world,
     kernel,
+    /** The prefill queue. */
+    jobs,
     frontend,
     workers,
     commands,
@@ -431,6 +514,11 @@ export function createFleet(options: FleetOptions) {
     poisoned,
     gateways,
     addGateway,
+    killGateway,
+    /** True: this frame between two routers is lost. */
+    loseReplica: (next: (from: string, to: string) => boolean) => {
+      replicaFilter = next;
+    },
     addWorker,
     killWorker,
     freeze,
@@ -444,7 +532,11 @@ export function createFleet(options: FleetOptions) {
     /** Why a request went where it went. */
     explain,
     workerFacts,
-    broker: (up: boolean) => {
+    /** `forgotten`: what it had in memory is gone when it is back. */
+    broker: (up: boolean, forgotten = false) => {
+      jobs.refuse(up ? undefined : 'NET_DOWN');
+      if (forgotten) jobs.forget();
+      if (up) for (const incarnation of workers.keys()) tellWorker(incarnation, { type: 'BrokerBack' });
       for (const gateway of gateways.values()) kernel.tell(gateway.frontend, { type: 'Broker', up });
     },
     redeliver: deliver,

@@ -142,6 +142,7 @@ function workerBehaviour(parts: WorkerParts, gpu: Ref<GpuMessage>): Behaviour<Wo
     kvType,
     layout: kvLayout,
     blockTokens,
+    slots: engine.limits.slots,
     // Beyond its slots a worker holds requests that wait for one, and finished ones whose end was not acknowledged yet.
     maxJobs: engine.limits.slots * 4 + 64,
     grantMs,

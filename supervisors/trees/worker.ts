@@ -44,7 +44,16 @@ export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
   for (const actor of worker.essential) host.essential(actor);
   host.onEnd(() => worker.leave());
 
-  let facts: WorkerFacts = { jobs: 0, granted: 0, accepted: 0, refused: 0, ended: 0, leaked: 0 };
+  let facts: WorkerFacts = {
+    jobs: 0,
+    granted: 0,
+    accepted: 0,
+    refused: 0,
+    ended: 0,
+    leaked: 0,
+    offered: 0,
+    requeued: 0,
+  };
   let mailDepth = 0;
   const poll = setInterval(() => {
     worker
@@ -69,6 +78,7 @@ export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
         served: facts.ended,
         refused: facts.refused,
         leaked: facts.leaked,
+        ...(facts.offered > 0 && { offered: facts.offered, requeued: facts.requeued }),
         slots: `${busySlots}/${engine.limits.slots}`,
         waiting,
         queued: Math.max(0, busySlots + waiting - facts.granted),
