@@ -9,6 +9,7 @@ import type { ExitReason, Log } from '../actors/index.js';
 import {
   address,
   connectNats,
+  countDead,
   createPost,
   ensureStreams,
   isNetError,
@@ -37,6 +38,8 @@ export interface Broker {
   lastExit(): string;
   /** Tells everybody that this incarnation will never speak again. Kept while the broker is away. */
   announceDown(role: Role, incarnation: string, reason: string): void;
+  /** How many letters DEAD holds; null when the broker does not say, or not at once. */
+  deadLetters(): Promise<number | null>;
   close(): Promise<void>;
 }
 
@@ -46,6 +49,8 @@ const signalName = (number: number): string | number =>
 /** What waits to be said while the broker is away; heartbeats tell the same later, so the oldest may go. */
 const maxObituaries = 256;
 const restoreEveryMs = 1_000;
+/** A status that waits for a frozen broker would be of no use when it is needed most. */
+const countMs = 300;
 
 /** The node's connection: at most one at a time. */
 function connection(config: ResolvedConfig, incarnation: string, log: Log) {
@@ -136,6 +141,10 @@ function connection(config: ResolvedConfig, incarnation: string, log: Log) {
       if (waiting.length > maxObituaries) waiting.shift();
       flush();
     },
+    async deadLetters(): Promise<number | null> {
+      if (bus?.state !== 'up') return null;
+      return Promise.race([countDead(bus).catch(() => null), sleep(countMs, null, { ref: false })]);
+    },
     close,
   };
 }
@@ -149,7 +158,9 @@ export async function externalBroker(config: ResolvedConfig, incarnation: string
   const login = { url, user, pass: password };
   const wire = connection(config, incarnation, log);
   await wire.open(login, false);
-  return { ...wire, child: undefined, login: () => login, url: () => url, pid: () => undefined, lastExit: () => '' };
+  const { announceDown, deadLetters, close } = wire;
+  const server = { child: undefined, login: () => login, url: () => url, pid: () => undefined, lastExit: () => '' };
+  return { ...server, announceDown, deadLetters, close };
 }
 
 /** A nats-server of the node's own, on the same port and store in every life. */
@@ -247,6 +258,7 @@ export function embeddedBroker(config: ResolvedConfig, binary: string, incarnati
     pid: () => (alive ? server?.pid : undefined),
     lastExit: () => lastExit,
     announceDown: wire.announceDown,
+    deadLetters: wire.deadLetters,
     close: wire.close,
   };
 }

@@ -42,12 +42,15 @@ export const ConfigSchema = group({
     gateway: count(0, 64, { default: 1, flag: '--gateway', description: 'gateway processes, sharing one port' }),
   }),
   http: group({
-    host: text({
-      default: '127.0.0.1',
-      flag: '--host',
-      alias: [{ name: 'DYN_HTTP_HOST' }],
-      description: 'address to listen on; loopback by default, because the API asks for no key',
-    }),
+    host: text(
+      {
+        default: '127.0.0.1',
+        flag: '--host',
+        alias: [{ name: 'DYN_HTTP_HOST' }],
+        description: 'address to listen on; loopback by default, because the API asks for no key',
+      },
+      '^.+$',
+    ),
     port: count(0, 65_535, {
       default: 8000,
       flag: '--port',

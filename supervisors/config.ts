@@ -161,6 +161,10 @@ function checked(setting: Setting, { value, origin, base }: Given): unknown {
   const converted = convert(setting, value, base);
   const [error] = Value.Errors(setting.schema, converted);
   if (error === undefined) return converted;
+  if (converted === '') {
+    const wanted = `must not be empty (${setting.schema.description})`;
+    throw new SupervisorError('SUP_CONFIG_VALUE', [setting.key, '""', origin, wanted]);
+  }
   const allowed = (setting.schema as { enum?: readonly string[] }).enum;
   const wanted = allowed
     ? `must be one of ${allowed.join(', ')}; did you mean ${nearest(String(value), allowed)}?`
@@ -176,7 +180,8 @@ function checked(setting: Setting, { value, origin, base }: Given): unknown {
 const byteUnits: Readonly<Record<string, number>> = { '': 1, KiB: 1024, MiB: 1024 ** 2, GiB: 1024 ** 3 };
 
 function convert(setting: Setting, value: unknown, base: string): unknown {
-  if (typeof value !== 'string') return value;
+  // The folder that relative paths start from is not what an empty one means.
+  if (typeof value !== 'string' || value === '') return value;
   const type = (setting.schema as { type?: string }).type;
   if (type === 'boolean') return { true: true, '1': true, false: false, '0': false }[value] ?? value;
   if (type === 'integer' || type === 'number') {

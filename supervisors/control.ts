@@ -25,10 +25,9 @@ export type ControlRequest =
 type RestartLine = { readonly progress: RestartProgress } | { readonly alive: true } | RestartEnd;
 type RestartEnd = { readonly done: true } | { readonly error: string };
 const aliveMs = 1_000;
-const frozenMs = 15_000;
 
 export interface ControlHandlers {
-  status(): NodeStatus;
+  status(): Promise<NodeStatus>;
   stop(now: boolean): void;
   /** Throws if the node has no door for faults, or no such process. */
   fault(instance: string, fault: Fault): void;
@@ -71,8 +70,10 @@ function answer(socket: Socket, line: string, handlers: ControlHandlers): void {
   try {
     const request = JSON.parse(line) as ControlRequest;
     if (request.type === 'status') {
-      reply(handlers.status());
-      socket.end();
+      void handlers
+        .status()
+        .then(reply, (error) => reply({ error: describe(error) }))
+        .finally(() => socket.end());
     } else if (request.type === 'stop') {
       socket.setTimeout(0);
       reply({ stopping: true });
@@ -140,12 +141,13 @@ export async function injectFault(stateDir: string, instance: string, fault: Fau
 
 /**
  * Restarts processes one after the other and tells each step. Resolves when all are back. Rejects with SUP_NO_NODE, or with SUP_RESTART at the
- * first that cannot be replaced.
+ * first that cannot be replaced. A node that says nothing for `frozenMs` is frozen: SUP_NO_NODE.
  */
 export async function restartNode(
   stateDir: string,
   request: RestartRequest,
   report: (progress: RestartProgress) => void,
+  frozenMs = 15_000,
 ): Promise<void> {
   const holder = await lockHolder(stateDir);
   if (!holder) throw new SupervisorError('SUP_NO_NODE', [stateDir]);

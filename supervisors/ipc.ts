@@ -22,7 +22,13 @@ export type Facts = Readonly<Record<string, number | string>>;
 export type FromChild =
   | { readonly type: 'ready' }
   /** Every `factsEveryMs`: shows that the event loop turns. */
-  | { readonly type: 'facts'; readonly facts: Facts; readonly rssBytes: number }
+  | {
+      readonly type: 'facts';
+      readonly facts: Facts;
+      readonly rssBytes: number;
+      /** Processor time of all its threads so far. */
+      readonly cpuMs: number;
+    }
   | { readonly type: 'answer'; readonly id: number; readonly answer: RouteAnswer }
   /** Draining began: asked for, or because the parent is gone. */
   | { readonly type: 'draining' }

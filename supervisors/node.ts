@@ -38,7 +38,7 @@ export interface NodeOptions {
 export interface Node {
   /** '' on a node without gateways. */
   readonly url: string;
-  status(): NodeStatus;
+  status(): Promise<NodeStatus>;
   /** See `rollingRestart`. One at a time. */
   restart(
     request: RestartRequest,

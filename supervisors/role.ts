@@ -74,7 +74,11 @@ export async function serveRole(
     }
   });
   tell({ type: 'ready' });
-  setInterval(() => tell({ type: 'facts', facts: running.facts(), rssBytes: process.memoryUsage.rss() }), factsEveryMs);
+  setInterval(() => {
+    const { user, system } = process.cpuUsage();
+    const cpuMs = (user + system) / 1000;
+    tell({ type: 'facts', facts: running.facts(), rssBytes: process.memoryUsage.rss(), cpuMs });
+  }, factsEveryMs);
   const reason = await running.exit;
   const failed = reason.kind === 'error' || reason.kind === 'killed';
   lastWords(

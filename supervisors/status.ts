@@ -1,4 +1,5 @@
 /** What `dynact status` shows. `--json` prints a NodeStatus as it is; new fields may come, none of these goes. */
+import { readFileSync } from 'node:fs';
 import type { ModelFile } from './boot.js';
 import type { Broker } from './broker.js';
 import type { ResolvedConfig } from './config-schema.js';
@@ -43,6 +44,8 @@ export interface NodeStatus {
   readonly model: string;
   readonly engine: string;
   readonly uptimeMs: number;
+  /** Messages that could not be handled and are kept for people; null while the broker does not say. */
+  readonly deadLetters: number | null;
   /** The node first, then in start order. */
   readonly processes: readonly ProcessStatus[];
 }
@@ -61,7 +64,7 @@ export interface View {
   readonly up: boolean;
 }
 
-export function snapshot({
+export async function snapshot({
   config,
   model,
   broker,
@@ -72,7 +75,8 @@ export function snapshot({
   startedAt,
   stopping,
   up,
-}: View): NodeStatus {
+}: View): Promise<NodeStatus> {
+  const deadLetters = await broker.deadLetters();
   const now = performance.now();
   const uptimeMs = Math.round(now - startedAt);
   const node: ProcessStatus = {
@@ -104,7 +108,7 @@ export function snapshot({
       stateMs: Math.round(now - child.since),
       failures: child.failures,
       retryMs: child.state === 'restarting' && child.retryAt > now ? Math.round(child.retryAt - now) : null,
-      rssBytes: seen?.rssBytes ?? 0,
+      rssBytes: seen ? seen.rssBytes : residentBytes(broker.pid()),
       facts: seen?.facts ?? {},
     };
   });
@@ -118,6 +122,18 @@ export function snapshot({
     model: model.id,
     engine: config.engine.kind,
     uptimeMs,
+    deadLetters,
     processes: [node, ...children],
   };
+}
+
+const pageBytes = 4096;
+
+/** Of a process that does not report it; 0 if it is gone, or the system does not tell. */
+function residentBytes(pid: number | undefined): number {
+  try {
+    return Number(readFileSync(`/proc/${pid}/statm`, 'latin1').split(' ')[1]) * pageBytes;
+  } catch {
+    return 0;
+  }
 }

@@ -24,6 +24,8 @@ export function watchChild({ silentMs, stuckMs }: WatchLimits, dead: (why: strin
   let timer: NodeJS.Timeout | undefined;
   let unheard = 0;
   const standstill = countStandstill();
+  /** Processor time of the child when its engine took its last step. */
+  let spentMs = 0;
   const end = (why: string) => {
     if (timer === undefined) return;
     stop();
@@ -48,8 +50,13 @@ export function watchChild({ silentMs, stuckMs }: WatchLimits, dead: (why: strin
       // Who has no engine, has work in line without being stuck.
       if (typeof steps !== 'number') return;
       const { reports, longest } = standstill(steps, typeof queued === 'number' && queued > 0);
+      if (reports === 0) spentMs = message.cpuMs;
       const limit = Math.max(Math.ceil(stuckMs / factsEveryMs), patience * longest);
-      if (reports >= limit) end(`the engine took no step for ${reports * factsEveryMs} ms with work queued`);
+      if (reports < limit) return;
+      const stillMs = reports * factsEveryMs;
+      const computes = message.cpuMs - spentMs >= busyShare * stillMs;
+      if (computes && reports < computingPatience * limit) return;
+      end(`the engine took no step for ${stillMs} ms with work queued`);
     },
     stop,
   };
@@ -57,3 +64,10 @@ export function watchChild({ silentMs, stuckMs }: WatchLimits, dead: (why: strin
 
 /** A step may take this many times as long as the longest one so far: a large model on a slow machine is not wedged. */
 const patience = 4;
+/** What a computing engine takes of a core at least; one that waits for a lock, or for a step that never comes, takes next to nothing. */
+const busyShare = 0.5;
+/**
+ * An engine that computes may take this many times as long: the first chunk of a large model has no step before it to compare with. An
+ * engine in an endless loop is found only then.
+ */
+const computingPatience = 6;

@@ -40,7 +40,7 @@ export {
   type Work,
 } from './messages.js';
 export { connectNats, type NatsBus, type NatsOptions } from './nats/bus.js';
-export { type EnsureOptions, ensureStreams, purgeMail } from './nats/ensure.js';
+export { countDead, type EnsureOptions, ensureStreams, purgeMail } from './nats/ensure.js';
 export type { Role } from './nats/permissions.js';
 export { identify, isAlive, type ProcessIdentity } from './nats/process-identity.js';
 export {

@@ -81,11 +81,23 @@ export async function main(argv: readonly string[]): Promise<void> {
     .option('--json', 'print one JSON object')
     .action(async (options: Options) => (await import('./doctor.js')).doctor(options));
 
+  program.hook('preAction', (_, command) => refuseEmpty(command));
+
   try {
     await program.parseAsync(argv as string[]);
   } catch (error) {
     process.exitCode = report(error);
   }
+}
+
+/** Nobody means an empty value: it is a variable that was not set. Only settings that are empty by default may be. */
+function refuseEmpty(command: Command): void {
+  for (const option of command.options) {
+    const mayBe = settings.some(({ schema }) => schema.flag === option.long && schema.default === '');
+    if (command.getOptionValue(option.attributeName()) === '' && !mayBe)
+      throw new UsageError(`${option.long} must not be empty`);
+  }
+  if (command.args.includes('')) throw new UsageError('an argument is empty');
 }
 
 /** Options of a command, as commander names them. */

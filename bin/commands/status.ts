@@ -42,7 +42,9 @@ export function drawTree(status: NodeStatus, colour: boolean): string {
     return `${branch} ${name}  ${paint(process.state, state as string)}  ${rest.join('  ')}`.trimEnd();
   });
   const where = status.url === '' ? '' : `  ${status.url}`;
-  const head = `${status.node}  ${node ? paint(node.state, node.state) : ''}  pid ${node?.pid}${where}  model ${status.model} (${status.engine})  up ${duration(status.uptimeMs)}`;
+  const dead = status.deadLetters ? `  dead letters ${status.deadLetters}` : '';
+  const memory = node?.rssBytes ? `  ${mebibytes(node.rssBytes)}` : '';
+  const head = `${status.node}  ${node ? paint(node.state, node.state) : ''}  pid ${node?.pid}${memory}${where}  model ${status.model} (${status.engine})  up ${duration(status.uptimeMs)}${dead}`;
   return `${[head, ...lines].join('\n')}\n`;
 }
 
@@ -52,13 +54,15 @@ function cells(process: ProcessStatus): string[] {
     process.instance,
     `${process.state} ${duration(process.stateMs)}${crashes(process)}`,
     process.pid === null ? 'no process' : `pid ${process.pid}`,
-    process.rssBytes === 0 ? '' : `${Math.round(process.rssBytes / 1024 / 1024)} MiB`,
+    process.rssBytes === 0 ? '' : mebibytes(process.rssBytes),
     process.incarnation,
     process.restarts === 0 ? '' : `restarts ${process.restarts}`,
     facts.join(', '),
     process.lastReason === null ? '' : `last: ${process.lastReason.split('\n')[0]}`,
   ];
 }
+
+const mebibytes = (bytes: number): string => `${Math.round(bytes / 1024 / 1024)} MiB`;
 
 function crashes({ failures, retryMs }: ProcessStatus): string {
   const next = retryMs === null ? '' : `, next try in ${duration(retryMs)}`;

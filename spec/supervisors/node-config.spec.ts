@@ -93,6 +93,19 @@ describe('Configuration', () => {
     }
   });
 
+  it('refuses an empty value where one is needed, and names key and origin', async () => {
+    for (const setting of settings) {
+      const { key, schema } = setting;
+      if (schema.default === '') {
+        await resolve({}, { [key]: '' });
+        continue;
+      }
+      const { code, message } = await refusal(resolve({}, { [key]: '' }));
+      expect(code).to.equal('SUP_CONFIG_VALUE');
+      expect(message).to.contain(`${key} = "" (${schema.flag ?? key}): must not be empty`);
+    }
+  });
+
   it('refuses pairs that contradict each other, and names both', async () => {
     const pairs: [Record<string, unknown>, string, string][] = [
       [{ 'topology.decode': '0' }, 'topology.prefill', 'topology.decode'],

@@ -1,12 +1,19 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
-import { connect } from 'node:net';
+import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'chai';
 import { serveControl } from '../../supervisors/control.js';
-import { isSupervisorError, lockHolder, type NodeStatus, nodeStatus, stopNode } from '../../supervisors/index.js';
+import {
+  isSupervisorError,
+  lockHolder,
+  type NodeStatus,
+  nodeStatus,
+  restartNode,
+  stopNode,
+} from '../../supervisors/index.js';
 import { openStateDir, startTime } from '../../supervisors/state-dir.js';
 
 const quiet = () => {};
@@ -103,7 +110,7 @@ describe('The state folder of a node', function () {
       const state = await openStateDir(root, 0, quiet);
       let asked: boolean | undefined;
       const close = await serveControl(state.control, {
-        status: () => status,
+        status: async () => status,
         stop: (now) => {
           asked = now;
         },
@@ -134,6 +141,35 @@ describe('The state folder of a node', function () {
       await state.release();
     });
 
+    it('gives a restart up when the node says nothing any more, and not while it says that it lives', async () => {
+      const state = await openStateDir(root, 0, quiet);
+      const order = { instances: [], all: false, inPlace: false };
+      // A frozen process: its system still takes connections, and whatever is written to them.
+      const frozen = createServer((socket) => socket.resume());
+      await new Promise<void>((listening) => frozen.listen(state.control, listening));
+      expect(await codeOf(restartNode(root, order, quiet, 200))).to.equal('SUP_NO_NODE');
+      await new Promise((closed) => frozen.close(closed));
+
+      let steps: (() => void) | undefined;
+      const close = await serveControl(state.control, {
+        status: async () => status,
+        stop: quiet,
+        fault: quiet,
+        restart: () =>
+          new Promise((resolve) => {
+            steps = resolve;
+          }),
+        route: async () => [],
+      });
+      const restarting = restartNode(root, order, quiet, 1_500);
+      // Twice as long as it may be silent.
+      await new Promise((resolve) => setTimeout(resolve, 3_000));
+      steps?.();
+      await restarting;
+      close();
+      await state.release();
+    });
+
     it('says that no node runs when nobody holds the lock', async () => {
       expect(await codeOf(nodeStatus(root))).to.equal('SUP_NO_NODE');
       expect(await codeOf(stopNode(root, false, 1000))).to.equal('SUP_NO_NODE');
@@ -143,7 +179,7 @@ describe('The state folder of a node', function () {
       const path = join(root, 'x'.repeat(120));
       const state = await openStateDir(path, 0, quiet);
       const close = await serveControl(state.control, {
-        status: () => status,
+        status: async () => status,
         stop: quiet,
         fault: quiet,
         restart: async () => {},

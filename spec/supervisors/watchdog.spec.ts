@@ -5,7 +5,8 @@ import { watchChild } from '../../supervisors/watchdog.js';
 
 /** Keeps this thread from doing anything, timers and sockets included. */
 const freeze = (ms: number) => void Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms);
-const facts = (steps: number, queued: number) => ({ type: 'facts', facts: { steps, queued }, rssBytes: 0 }) as const;
+const facts = (steps: number, queued: number, cpuMs = 0) =>
+  ({ type: 'facts', facts: { steps, queued }, rssBytes: 0, cpuMs }) as const;
 
 describe('The watchdog of a child process', function () {
   this.timeout(20_000);
@@ -39,11 +40,24 @@ describe('The watchdog of a child process', function () {
     expect(why.length).to.equal(1);
   });
 
+  it('gives a first step that is computed six times as long, and one that is not computed no longer', () => {
+    const stillReports = (share: number) => {
+      const why: string[] = [];
+      const dog = watchChild({ silentMs: 60_000, stuckMs: 4 * factsEveryMs }, (reason) => why.push(reason));
+      dog.start();
+      dog.heard(facts(0, 0, 1_000));
+      let reports = 0;
+      while (why.length === 0 && reports < 100) dog.heard(facts(0, 1, 1_000 + ++reports * share * factsEveryMs));
+      return reports;
+    };
+    expect([0, 0.4, 0.6, 2].map(stillReports)).to.deep.equal([4, 4, 24, 24]);
+  });
+
   it('never takes a process without an engine for stuck, however long its line is', () => {
     const why: string[] = [];
     const dog = watchChild({ silentMs: 60_000, stuckMs: factsEveryMs }, (reason) => why.push(reason));
     dog.start();
-    for (let time = 0; time < 100; time++) dog.heard({ type: 'facts', facts: { queued: 5 }, rssBytes: 0 });
+    for (let time = 0; time < 100; time++) dog.heard({ type: 'facts', facts: { queued: 5 }, rssBytes: 0, cpuMs: 0 });
     dog.stop();
     expect(why).to.deep.equal([]);
   });

@@ -3,7 +3,7 @@ import { type JetStreamManager, jetstreamManager } from '@nats-io/jetstream';
 import { connect, type NatsConnection } from '@nats-io/transport-node';
 import { realClock } from '../clock.js';
 import { isNetError, NetError } from '../errors.js';
-import { checkServer, isAuthError, netError, withoutJetStream } from './problems.js';
+import { apiMs, checkServer, isAuthError, netError, withoutJetStream } from './problems.js';
 
 export interface DialOptions {
   readonly url: string;
@@ -28,7 +28,6 @@ export interface Dialled {
 }
 
 export const reconnectWaitMs = 100;
-const dialMs = 2_000;
 /** Nothing but an operator can change these. */
 const final: ReadonlySet<string> = new Set(['NET_UNAUTHORIZED', 'NET_VERSION_TOO_OLD', 'NET_DENIED']);
 
@@ -67,7 +66,7 @@ async function once(options: DialOptions): Promise<Dialled> {
   const connection = await open(options);
   try {
     checkServer(connection, options.url);
-    const manager = await jetstreamManager(connection, { checkAPI: false, timeout: dialMs });
+    const manager = await jetstreamManager(connection, { checkAPI: false, timeout: apiMs });
     await manager.getAccountInfo();
     return { connection, manager };
   } catch (error) {
@@ -91,7 +90,7 @@ async function open(options: DialOptions): Promise<NatsConnection> {
       maxReconnectAttempts: -1,
       reconnectTimeWait: reconnectWaitMs,
       reconnectJitter: 50,
-      timeout: dialMs,
+      timeout: apiMs,
       pingInterval: 10_000,
       maxPingOut: 2,
       ignoreAuthErrorAbort: false,

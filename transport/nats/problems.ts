@@ -36,19 +36,23 @@ export function checkServer(connection: NatsConnection, url: string): void {
 const full: ReadonlySet<number> = new Set([10023, 10028, 10047, 10054, 10077, 10122, 10123, 10167]);
 const noStream = 10059;
 const wrongLast = 10071;
+const noConsumer = 10014;
 const noAccount: ReadonlySet<number> = new Set([10039, 10076, 10035]);
 
 /** What a question to JetStream brings when there is a server but no JetStream. */
 export const withoutJetStream: ReadonlySet<string> = new Set(['NET_NO_RESPONDER', 'NET_NO_JETSTREAM']);
 
-/** Translates what the client library throws. */
-export function netError(error: unknown, what: string): NetError {
+/** How long a connection, or a question to JetStream's API, may wait for its answer. */
+export const apiMs = 2_000;
+
+/** Translates what the client library throws. `ms`: how long the answer was waited for. */
+export function netError(error: unknown, what: string, ms = apiMs): NetError {
   if (error instanceof NetError) return error;
   for (const e of chain(error)) {
     if (e instanceof PermissionViolationError)
       return new NetError('NET_DENIED', { what: `${e.operation} ${e.subject}` }, error);
     if (e instanceof AuthorizationError) return new NetError('NET_UNAUTHORIZED', { what }, error);
-    if (e instanceof TimeoutError) return new NetError('NET_TIMEOUT', { ms: '?', what }, error);
+    if (e instanceof TimeoutError) return new NetError('NET_TIMEOUT', { ms, what }, error);
     if (e instanceof ClosedConnectionError) return new NetError('NET_DOWN', { what }, error);
     if (e instanceof Error && e.name === 'JetStreamNotEnabled') return new NetError('NET_NO_STREAM', { what }, error);
     if (e instanceof JetStreamApiError) return apiError(e, what);
@@ -69,6 +73,7 @@ function apiError(error: JetStreamApiError, what: string): NetError {
   if (full.has(error.code)) return new NetError('NET_STREAM_FULL', { what: `${what}: ${error.message}` }, error);
   if (error.code === wrongLast) return new NetError('NET_CONFLICT', { what }, error);
   if (error.code === noStream) return new NetError('NET_NO_STREAM', { what }, error);
+  if (error.code === noConsumer) return new NetError('NET_NO_TAKER', { what }, error);
   if (noAccount.has(error.code)) return new NetError('NET_NO_JETSTREAM', { url: what }, error);
   return new NetError('NET_REFUSED', { what: `${what}: ${error.message} (${error.code})` }, error);
 }
