@@ -63,6 +63,14 @@ export {
 export type { DryRunOutcome, RouterFacts, RouterMessage } from './router/messages.js';
 export { oneClass } from './router/queue.js';
 export type { RouteRecord } from './router/route-log.js';
+export {
+  decideAgain,
+  decodeRoutes,
+  encodeRoutes,
+  type RouteBatch,
+  type RouteTape,
+  routeBatchBytes,
+} from './router/route-tape.js';
 export { type RouterConfig, routerActor } from './router/router.js';
 export { explained, type SelectionMode } from './router/select.js';
 export type { RouterTuning } from './router/tuning.js';

@@ -20,7 +20,19 @@ export async function startNode(options: import('./node.js').NodeOptions): Promi
   return (await import('./node.js')).startNode(options);
 }
 
+/** See `readRouteTape` in route-tape.ts. */
+export async function readRouteTape(
+  config: import('./config-schema.js').ResolvedConfig,
+  id: string,
+): Promise<readonly import('./route-question.js').RouteAnswer[]> {
+  return (await import('./route-tape.js')).readRouteTape(config, id);
+}
+
 /** See `runRole` in role.ts. */
 export async function runRole(role: import('./ipc.js').Role): Promise<void> {
   await (await import('./role.js')).runRole(role);
 }
+
+/** See parts.ts. */
+export const nodeParts = () => import('./parts.js');
+export type NodeParts = Awaited<ReturnType<typeof nodeParts>>;

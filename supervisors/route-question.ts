@@ -9,7 +9,12 @@ export type RouteQuestion =
 
 export type RouteAnswer =
   /** Explain: no records where the request is not known. */
-  | { readonly gateway: string; readonly records: readonly RouteRecord[] }
+  | {
+      readonly gateway: string;
+      readonly records: readonly RouteRecord[];
+      /** From the tape, and not from the gateway. `unlike`: decisions that come out otherwise when they are made again. */
+      readonly taped?: { readonly unlike: number };
+    }
   | { readonly gateway: string; readonly error: string };
 
 /** Of unchecked JSON. Throws TypeError. */

@@ -36,6 +36,24 @@ export interface KvEntry {
   readonly expired?: boolean;
 }
 
+/** A job from the work queue. After `done` or `giveBack` the rest does nothing. */
+export interface TakenJob extends Stored {
+  /** How often it was handed out, this time included. */
+  readonly deliveries: number;
+  /** It leaves the queue. */
+  done(): void;
+  /** Nobody else gets it for `jobAckWaitMs` from now on. */
+  working(): void;
+  /** Somebody else may have it at once. */
+  giveBack(): void;
+}
+
+export interface Taker {
+  /** So many more jobs may come, whatever was wanted before; each that comes counts off one. */
+  want(count: number): void;
+  readonly stop: Stop;
+}
+
 export interface StoreOptions {
   /** This message replaces everything that its stream has on its subject. */
   readonly rollup?: boolean;
@@ -73,6 +91,16 @@ export interface Bus {
 
   /** The last message of every subject under a filter, as of now. Rejects with NET_DOWN, NET_DENIED, NET_NO_STREAM or NET_TIMEOUT. */
   latest(stream: StreamName, filter: string): Promise<Stored[]>;
+  /** What `pick` makes of every message under a filter, oldest first, as of now; undefined: not wanted. Rejects as `latest` does. */
+  read<T>(stream: StreamName, filter: string, pick: (message: Stored) => T | undefined): Promise<T[]>;
+
+  /**
+   * Takes jobs of one subject of JOBS, together with everybody else who does. Each goes to one taker, and to another if that one is silent
+   * for `jobAckWaitMs`; it survives broker restarts. The handler is synchronous and guarded: a throw gives the job back.
+   */
+  take(subject: string, handler: (job: TakenJob) => void): Taker;
+  /** Jobs of a subject that nobody has taken. Rejects with NET_NO_TAKER where nobody takes any, or as `latest` does. */
+  backlog(subject: string): Promise<number>;
 
   /** REGISTRY bucket. `put` renews the lease of the bucket's ttl. */
   put(key: string, value: Uint8Array): Promise<number>;

@@ -1,20 +1,26 @@
 /**
  * The router: picks P and D together for each request, counts its own dispatches at once (load reports come later), and
- * holds what cannot be placed yet in a bounded first-come queue, where it occupies nothing (design 5.3). It knows what the workers'
- * caches hold, and remembers why it decided as it did.
+ * holds what cannot be placed yet in a bounded queue, where it occupies nothing (design 5.3). It knows what the workers' caches hold,
+ * and remembers why it decided as it did.
  */
+import { parts } from '../../transport/index.js';
 import type { Behaviour, Ctx, Ref } from '../kernel/contract.js';
 import { isFull, meaningOf } from '../refusals.js';
+import { pinTo, SessionAffinity, type SessionsConfig } from './affinity.js';
 import { Caches, type CachesConfig } from './caches.js';
-import { type Choice, choose, type Fleet, type RouteRequest, type Worker } from './choose.js';
+import { type Choice, choose, type Fleet, type Outcome, type RouteRequest, type Worker } from './choose.js';
 import type { CostConfig } from './cost.js';
 import type { DisaggRouting } from './disagg.js';
 import { type InhibitionConfig, Inhibitions, pairKey } from './inhibition.js';
 import { type EntryKey, Ledger } from './ledger.js';
-import { Line } from './line.js';
 import type { AttemptEnd, Hits, RouterFacts, RouterMessage, RouterReply } from './messages.js';
+import { classOf, type EnqueueRefusal, type Pool, type QueueConfig, RouterQueue, type Waiting } from './queue.js';
+import { givesWay, type ReplicaSync, replicaNews, replicaSync, tellSoon } from './replica-sync.js';
 import { RouteLog, type RouteRecord } from './route-log.js';
+import type { RouteTape } from './route-tape.js';
 import type { SelectionMode } from './select.js';
+import { allBusy, busyWorkers, capacityOf, type RouterTuning, routerTuning } from './tuning.js';
+import { impossible, laneOf, named, type Unroutable } from './wishes.js';
 
 export interface RouterConfig {
   /** Incarnation of the gateway whose router it is. */
@@ -26,9 +32,15 @@ export interface RouterConfig {
   readonly cost: CostConfig;
   readonly caches: CachesConfig;
   readonly disagg?: DisaggRouting;
-  /** Most requests that wait for a worker; one more is refused with QUEUE_FULL. */
-  readonly queueLimit: number;
+  /** One request more than it may hold is refused with QUEUE_FULL or CLASS_FULL. */
+  readonly queue: QueueConfig;
+  /** What holds until a Tune says otherwise. */
+  readonly tuning?: RouterTuning;
+  /** Undefined: sessions do not matter. */
+  readonly sessions?: SessionsConfig;
   readonly inhibition: InhibitionConfig;
+  /** Where decisions are written down; undefined: nowhere. */
+  readonly tape?: RouteTape | undefined;
 }
 
 interface Placed {
@@ -40,7 +52,7 @@ interface Placed {
   readonly record: RouteRecord;
 }
 
-interface Waiting {
+interface Asked {
   readonly request: RouteRequest;
   readonly replyTo: Ref<RouterReply>;
 }
@@ -48,28 +60,48 @@ interface Waiting {
 export interface RouterState extends Fleet {
   readonly workers: Map<string, Worker>;
   readonly placed: Map<number, Placed>;
-  readonly line: Line<Waiting>;
+  readonly queue: RouterQueue<Asked>;
+  readonly sessions: SessionAffinity | undefined;
+  /** How often a request was refused, by reason. */
+  readonly refused: Map<string, number>;
+  readonly affinity: Record<NonNullable<RouteRecord['session']>, number>;
+  tuning: RouterTuning;
   readonly log: RouteLog;
+  readonly replicas: ReplicaSync;
   readonly hits: Hits;
   /** Workers whose cache was found to lack what it should have: said once. */
   readonly drifted: Set<string>;
   turn: number;
 }
 
+const noTuning: RouterTuning = { requestLimit: 0 };
+const nowhere: Outcome = { choice: undefined, decisions: [], shortOf: undefined };
+
 /** Blocks that a cache lacks before it is worth a line. */
 const driftBlocks = 4;
+
+/** What is running and cached, known of by the other routers' word too. */
+function shared({ gateway, blockTokens, mode, caches: cachesConfig }: RouterConfig) {
+  const ledger = new Ledger(blockTokens);
+  const caches = mode === 'kv' ? new Caches(cachesConfig) : undefined;
+  const replicas = replicaSync(gateway, ledger, caches);
+  return { ledger, caches, replicas, peers: replicas.peers };
+}
 
 export function routerActor(config: RouterConfig): Behaviour<RouterMessage, RouterState> {
   return {
     name: 'router',
     capacity: 100_000,
     start: () => ({
+      tuning: routerTuning(config.tuning ?? noTuning),
+      sessions: config.sessions === undefined ? undefined : new SessionAffinity(config.sessions),
+      refused: new Map(),
+      affinity: { new: 0, kept: 0, moved: 0 },
       workers: new Map(),
       placed: new Map(),
-      line: new Line(),
+      queue: new RouterQueue(config.queue),
       inhibitions: new Inhibitions(config.inhibition),
-      ledger: new Ledger(config.blockTokens),
-      caches: config.mode === 'kv' ? new Caches(config.caches) : undefined,
+      ...shared(config),
       log: new RouteLog(),
       hits: { prompt: 0, expected: 0, cached: 0, missed: 0, unforeseen: 0 },
       drifted: new Set(),
@@ -79,9 +111,11 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
       switch (message.type) {
         case 'Route':
           route(state, message, config, ctx);
+          tellSoon(state.replicas, ctx);
           return state;
         case 'Release':
-          state.line.drop(message.num, message.attempt);
+          state.queue.drop(message.num, message.attempt);
+          if (!state.queue.has(message.num)) state.replicas.voice.waitsNot(message.num);
           if (state.placed.get(message.num)?.attempt !== message.attempt) return state;
           learn(state, message.num, message.end, ctx);
           release(state, config.gateway, message.num);
@@ -89,6 +123,7 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
           break;
         case 'FirstToken':
           began(state, config, message, ctx);
+          tellSoon(state.replicas, ctx);
           return state;
         case 'PrefillDone':
           if (state.placed.get(message.num)?.attempt !== message.attempt) return state;
@@ -113,6 +148,7 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
           state.workers.delete(incarnation);
           state.inhibitions.forget(incarnation);
           state.caches?.forget(incarnation);
+          state.sessions?.workerGone(incarnation);
           state.drifted.delete(incarnation);
           ctx.tell(frontend, { type: 'WorkerGone', incarnation, reason });
           break;
@@ -126,12 +162,16 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
           return state;
         case 'DryRun': {
           const { request, replyTo } = message;
+          const asked = viable(state, request, config);
           ctx.tell(
             replyTo,
-            choose(state, request, config, ctx.now(), state.turn, () => ctx.random()),
+            typeof asked === 'string' ? { ...nowhere, refusal: asked } : seek(state, asked, config, ctx),
           );
           return state;
         }
+        case 'Tune':
+          state.tuning = routerTuning({ ...state.tuning, ...message.tuning });
+          break;
         case 'Suspect': {
           const { incarnation, code, frontend } = message;
           const worker = state.workers.get(incarnation);
@@ -151,6 +191,18 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
         case 'Facts':
           ctx.tell(message.replyTo, factsOf(state, ctx.now()));
           return state;
+        case 'Replica':
+          failedElsewhere(state, message, ctx);
+          if (!replicaNews(state.replicas, message, ctx)) return state;
+          break;
+        case 'PeerUp':
+        case 'PeerGone':
+        case 'WhenInStep':
+        case 'ReplicaTell':
+        case 'ReplicaLook':
+        case 'GivenWay':
+          if (!replicaNews(state.replicas, message, ctx)) return state;
+          break;
         case 'Load': {
           const worker = state.workers.get(message.incarnation);
           if (!worker) return state;
@@ -166,65 +218,163 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
   };
 }
 
-function route(state: RouterState, waiting: Waiting, config: RouterConfig, ctx: Ctx<RouterMessage>): void {
-  const { num, attempt } = waiting.request;
-  // A request that has begun is not turned away: there are never more of those than the frontend holds.
-  if (attempt === 1 && state.line.size >= config.queueLimit) {
-    refuse(waiting, 'QUEUE_FULL', ctx);
-    return;
-  }
-  state.line.add(waiting.request, waiting);
-  drain(state, config, ctx);
-  if (!state.line.has(num)) return;
-  const served = [...state.workers.values()].some(({ info }) => info.model === waiting.request.model);
-  ctx.tell(waiting.replyTo, { type: 'Queued', num, attempt, served });
+function route(state: RouterState, { request, replyTo }: Asked, config: RouterConfig, ctx: Ctx<RouterMessage>): void {
+  const { num, attempt, model } = request;
+  const { queue } = state;
+  queue.remove(num);
+  const waiting = waitingOf(state, { request, replyTo }, config, ctx.now());
+  // Whoever waits for the same was refused a place since the last thing that changed; so would this one be.
+  const behind = queue.holdsBack(waiting);
+  const shortOf = behind ? undefined : offer(state, waiting.item, config, ctx);
+  if (!behind && shortOf === undefined) return;
+  const serving = [...state.workers.values()].filter(({ info }) => info.model === model && info.component === 'decode');
+  const refusal = queue.enqueue(waiting, serving.length, shortOf);
+  if (refusal === undefined) {
+    state.replicas.voice.waits({ num, model, again: attempt > 1, queueBy: request.queueBy });
+    ctx.tell(replyTo, { type: 'Queued', num, attempt, served: serving.length > 0 });
+  } else refuse(state, waiting.item, overflow[refusal], ctx);
 }
 
-function refuse({ request, replyTo }: Waiting, code: 'QUEUE_FULL' | 'TOO_MANY_CHOICES', ctx: Ctx<RouterMessage>): void {
+const overflow: Readonly<Record<EnqueueRefusal, Unroutable>> = {
+  limit: 'QUEUE_FULL',
+  pool: 'QUEUE_FULL',
+  lanes: 'QUEUE_FULL',
+  requests: 'CLASS_FULL',
+  'prompt-tokens': 'CLASS_FULL',
+  'cached-tokens': 'CLASS_FULL',
+};
+
+function waitingOf({ caches }: RouterState, item: Asked, config: RouterConfig, now: number): Waiting<Asked> {
+  const { num, attempt, promptTokens, hashes, queueBy, wishes } = item.request;
+  const { classes } = config.queue;
+  // One class in the order of arrival does not ask how long a prompt is.
+  const measured = classes.length > 1 || classes[0]?.policy === 'wspt';
+  let cachedTokens = 0;
+  if (measured && caches !== undefined) {
+    for (const { device } of caches.overlaps(hashes, now).values()) cachedTokens = Math.max(cachedTokens, device);
+    cachedTokens *= config.blockTokens;
+  }
+  return {
+    num,
+    attempt,
+    class: classOf(classes, wishes?.class, promptTokens - cachedTokens),
+    lane: laneOf(item.request),
+    arrivedMs: now,
+    deadlineMs: queueBy,
+    strictPriority: wishes?.strictPriority ?? 0,
+    priority: wishes?.priority ?? 0,
+    promptTokens,
+    cachedTokens,
+    item,
+  };
+}
+
+function refuse(state: RouterState, { request, replyTo }: Asked, code: Unroutable, ctx: Ctx<RouterMessage>): void {
+  state.refused.set(code, (state.refused.get(code) ?? 0) + 1);
+  state.replicas.voice.waitsNot(request.num);
   ctx.tell(replyTo, { type: 'Unroutable', num: request.num, attempt: request.attempt, code });
 }
 
 /** Places whatever fits; one that fits nowhere does not block those that ask for something else. */
 function drain(state: RouterState, config: RouterConfig, ctx: Ctx<RouterMessage>): void {
-  if (state.line.size === 0) return;
-  state.line.offer((waiting) => {
-    const { request, replyTo } = waiting;
-    if (tooMany(state, request)) {
-      refuse(waiting, 'TOO_MANY_CHOICES', ctx);
-      return true;
-    }
-    const placement = place(state, request, config, ctx);
-    if (placement === undefined) return false;
-    ctx.tell(replyTo, { type: 'Routed', num: request.num, attempt: request.attempt, ...placement });
-    return true;
-  });
+  for (const { item } of state.queue.expire(ctx.now())) refuse(state, item, 'QUEUE_TIMEOUT', ctx);
+  if (state.queue.size > 0) state.queue.offer(({ item }) => offer(state, item, config, ctx));
+  tellSoon(state.replicas, ctx);
 }
 
-/** Books what was chosen and says where, or books nothing. */
+/** Answered, with a place or with a reason why there is none; or the pool that has no room for it at the moment. */
+function offer(state: RouterState, asked: Asked, config: RouterConfig, ctx: Ctx<RouterMessage>): Pool | undefined {
+  const request = viable(state, asked.request, config);
+  if (typeof request === 'string') {
+    refuse(state, asked, request, ctx);
+    return undefined;
+  }
+  if (givesWay(state.replicas, claimOf(request), () => freeSlots(state, request.model), ctx)) return 'decode';
+  const placement = place(state, request, config, ctx);
+  if (typeof placement === 'string') return placement;
+  ctx.tell(asked.replyTo, { type: 'Routed', num: request.num, attempt: request.attempt, ...placement });
+  return undefined;
+}
+
+/** The request as it can be compared with workers; or why it cannot be served. */
+function viable(state: RouterState, request: RouteRequest, config: RouterConfig): RouteRequest | Unroutable {
+  const { workers, ledger, tuning, queue } = state;
+  const asked = named(workers, request);
+  if (typeof asked === 'string') return asked;
+  const reason = impossible(workers, asked, (asked.wishes?.mode ?? config.mode) === 'direct');
+  if (reason !== undefined) return reason;
+  // What waits already was let in when it came.
+  if (request.attempt > 1 || queue.has(request.num) || !allBusy(workers, ledger, asked, tuning)) return asked;
+  return asked.wishes?.pin === undefined ? 'ALL_BUSY' : 'PINNED_BUSY';
+}
+
+const claimOf = ({ model, attempt, queueBy, choices }: RouteRequest) => ({
+  model,
+  again: attempt > 1,
+  queueBy,
+  units: choices,
+});
+
+/** Of the pool that has fewer. */
+function freeSlots({ workers, ledger, tuning }: RouterState, model: string): number {
+  const free = { decode: 0, prefill: 0 };
+  let prefills = 0;
+  for (const [incarnation, { info, full, suspect }] of workers) {
+    if (info.component === 'gateway' || info.model !== model || info.draining || suspect !== undefined) continue;
+    if (info.component === 'prefill') prefills++;
+    if (!full) free[info.component] += Math.max(0, capacityOf(info, tuning) - ledger.load(incarnation).units);
+  }
+  return prefills === 0 ? free.decode : Math.min(free.decode, free.prefill);
+}
+
+interface Found extends Outcome {
+  readonly session?: RouteRecord['session'];
+}
+
+/** Where it would go now. What belongs to a session goes where that was served before, if there is room. */
+function seek(state: RouterState, request: RouteRequest, config: RouterConfig, ctx: Ctx<RouterMessage>): Found {
+  const now = ctx.now();
+  const among = (asked: RouteRequest) => choose(state, asked, config, now, state.turn, () => ctx.random());
+  const { sessions } = state;
+  const { session, pin } = request.wishes ?? {};
+  if (sessions === undefined || session === undefined || pin !== undefined) return among(request);
+  const bound = sessions.find(session, now);
+  if (bound === undefined) return { ...among(request), session: 'new' };
+  const kept = among({ ...request, wishes: { ...request.wishes, pin: pinTo(bound) } });
+  if (kept.choice !== undefined) return { ...kept, session: 'kept' };
+  const moved = among(request);
+  return { ...moved, decisions: [...kept.decisions, ...moved.decisions], session: 'moved' };
+}
+
+/** Books what was chosen and says where, or books nothing and says what is missing. */
 function place(
   state: RouterState,
   request: RouteRequest,
   config: RouterConfig,
   ctx: Ctx<RouterMessage>,
-): Choice | undefined {
-  const { num, attempt, id, promptTokens, hashes } = request;
+): Choice | Pool {
+  const { num, attempt, id, promptTokens, hashes, wishes } = request;
   const now = ctx.now();
-  const { choice, decisions, disagg } = choose(state, request, config, now, state.turn, () => ctx.random());
+  const { choice, decisions, disagg, session, shortOf = 'decode' } = seek(state, request, config, ctx);
   if (choice === undefined) {
     // Why it waits is worth knowing once.
     if (state.log.find(id).at(-1)?.attempt !== attempt) {
-      state.log.add({ id, attempt, at: ctx.wallTime(), decisions, placed: undefined, expectedTokens: 0 });
+      note(state, config, { id, attempt, at: ctx.wallTime(), decisions, placed: undefined, expectedTokens: 0 });
     }
-    return undefined;
+    return shortOf;
+  }
+  if (wishes?.session !== undefined && session !== undefined) {
+    state.sessions?.bind(wishes.session, choice, now);
+    state.affinity[session]++;
   }
   const { decode, prefill, expectedTokens } = choice;
   state.turn++;
   // A request that is routed again without a Release in between (it cannot, but if it did) must not leak its units.
   release(state, config.gateway, num);
   const placed = prefill === undefined ? { decode } : { prefill, decode };
-  const why = disagg === undefined ? {} : { disagg };
+  const why = { ...(disagg === undefined ? {} : { disagg }), ...(session === undefined ? {} : { session }) };
   const record: RouteRecord = { id, attempt, at: ctx.wallTime(), decisions, placed, expectedTokens, ...why };
-  state.log.add(record);
+  note(state, config, record);
   state.placed.set(num, { attempt, decode, prefill, at: now, promptTokens, record });
   const entry = { origin: config.gateway, num, attempt, promptTokens, hashes, at: now };
   const toCompute = promptTokens - expectedTokens;
@@ -236,8 +386,16 @@ function place(
   state.ledger.add({ ...entry, ...onDecode });
   if (prefill !== undefined) state.ledger.add({ ...entry, incarnation: prefill, units: 1, prefillTokens: toCompute });
   state.caches?.assume(prefill ?? decode, hashes, now);
+  const { voice } = state.replicas;
+  voice.waitsNot(num);
+  voice.placed({ num, attempt, decode, prefill, units: request.choices, promptTokens, toCompute, hashes });
   for (const key of keysOf(decode, prefill)) state.inhibitions.placed(key, num);
   return choice;
+}
+
+function note({ log }: RouterState, { tape }: RouterConfig, record: RouteRecord): void {
+  log.add(record);
+  tape?.decided(record);
 }
 
 const keysOf = (decode: string, prefill: string | undefined): readonly string[] =>
@@ -275,7 +433,23 @@ function markFull(state: RouterState, end: AttemptEnd | undefined): void {
 function inhibit(state: RouterState, key: string, reason: string, placedAt: number, ctx: Ctx<RouterMessage>): void {
   const before = state.inhibitions.total;
   state.inhibitions.failed(key, reason, placedAt, ctx.now());
-  if (state.inhibitions.total > before) ctx.log.warn('out of routing for a while', { worker: key, reason });
+  if (state.inhibitions.total === before) return;
+  ctx.log.warn('out of routing for a while', { worker: key, reason });
+  // Who is silent is each router's to judge, for it may be this one that hears nothing.
+  if (Number.isFinite(placedAt)) state.replicas.voice.failed(key, reason, placedAt);
+}
+
+/** Another router has put a worker or pair out: what failed there would fail here. Each tries for itself whether it works again. */
+function failedElsewhere(
+  { workers, inhibitions }: RouterState,
+  { from, body }: RouterMessage & { type: 'Replica' },
+  ctx: Ctx<RouterMessage>,
+): void {
+  if (body.failed.length === 0 || parts(from).incarnation === parts(ctx.address).incarnation) return;
+  const now = ctx.now();
+  for (const { key, reason, placedMs } of body.failed) {
+    if (key.split('>').every((each) => workers.has(each))) inhibitions.failed(key, reason, now - placedMs, now);
+  }
 }
 
 function factsOf(state: RouterState, now: number): RouterFacts {
@@ -283,24 +457,20 @@ function factsOf(state: RouterState, now: number): RouterFacts {
   for (const [incarnation, { suspect }] of state.workers) {
     if (suspect !== undefined) suspects.push({ incarnation, reason: suspect });
   }
-  const { line, inhibitions } = state;
+  const { queue, inhibitions, sessions, affinity } = state;
   return {
-    queued: line.size,
+    queued: queue.size,
+    waiting: [...queue.depths(), { class: 'again', waiting: queue.again }],
+    refused: Object.fromEntries(state.refused),
+    sessions: { size: sessions?.size ?? 0, ...affinity },
+    busy: busyWorkers(state),
     inhibited: inhibitions.list(now),
     suspects,
     inhibitions: inhibitions.total,
     index: state.caches?.stats(),
     hits: { ...state.hits },
+    replicas: state.replicas.peers.facts(),
   };
-}
-
-/** No worker that serves this model could ever hold so many choices at once. */
-function tooMany(state: RouterState, request: RouteRequest): boolean {
-  let most = 0;
-  for (const { info } of state.workers.values()) {
-    if (info.component === 'decode' && info.model === request.model) most = Math.max(most, info.slots ?? 1);
-  }
-  return most > 0 && request.choices > most;
 }
 
 /** The prompt is no load any more, and what the cache had of it shows how true the router's view of it is. */
@@ -314,8 +484,10 @@ function began(
   if (placed?.attempt !== attempt || placed.record.cachedTokens !== undefined) return;
   const worker = placed.prefill ?? placed.decode;
   state.ledger.prefillDone({ origin: config.gateway, num, attempt, incarnation: worker });
+  state.replicas.voice.began(num);
   if (cachedTokens === undefined) return;
   placed.record.cachedTokens = cachedTokens;
+  config.tape?.began(placed.record);
   const { hits, drifted } = state;
   const { expectedTokens, id } = placed.record;
   const missed = Math.max(0, expectedTokens - cachedTokens);
@@ -334,12 +506,14 @@ function release(state: RouterState, origin: string, num: number): void {
   if (!placed) return;
   freePrefill(state, origin, num);
   state.placed.delete(num);
+  state.replicas.voice.over(num);
   free(state, { origin, num, attempt: placed.attempt, incarnation: placed.decode });
 }
 
 function freePrefill(state: RouterState, origin: string, num: number): void {
   const placed = state.placed.get(num);
   if (placed?.prefill === undefined) return;
+  state.replicas.voice.handed(num);
   free(state, { origin, num, attempt: placed.attempt, incarnation: placed.prefill });
 }
 

@@ -1,8 +1,9 @@
-import { askRoute, type RouteAnswer } from '../../supervisors/index.js';
+import { askRoute, type RouteAnswer, readRouteTape } from '../../supervisors/index.js';
 import type { RouteOptions } from './main.js';
-import { stateDirOf } from './settings.js';
+import { configurationOf } from './settings.js';
 import { UsageError } from './usage.js';
 
+type Answers = readonly RouteAnswer[];
 type Records = Extract<RouteAnswer, { readonly records: unknown }>['records'];
 type RouteRecord = Records[number];
 type Decision = RouteRecord['decisions'][number];
@@ -16,22 +17,42 @@ export async function route(options: RouteOptions): Promise<void> {
       ? ({ type: 'dry-run', prompt: prompt ?? '' } as const)
       : // As clients see it, too.
         ({ type: 'explain', id: explain.replace(/^(chatcmpl|cmpl)-/, '') } as const);
-  const answers = await askRoute(await stateDirOf(options), question);
+  const { config } = await configurationOf({ stateDir: options.stateDir });
+  const told = await askRoute(config.node.stateDir, question);
+  const answers =
+    question.type === 'explain' && !told.some(tells) ? [...told, ...(await taped(config, question.id))] : told;
   if (options.json) {
     process.stdout.write(`${JSON.stringify(answers)}\n`);
     return;
   }
-  let known = false;
   for (const answer of answers) {
     if ('error' in answer) process.stderr.write(`${answer.gateway}: ${answer.error}\n`);
     else {
-      known ||= answer.records.length > 0;
-      for (const record of answer.records) process.stdout.write(drawRecord(answer.gateway, record));
+      const { gateway, records, taped } = answer;
+      for (const record of records) {
+        process.stdout.write(drawRecord(taped === undefined ? gateway : `${gateway}, from the tape`, record));
+      }
+      if (taped !== undefined && taped.unlike > 0) {
+        process.stderr.write(`${gateway}: decided by other code: ${taped.unlike} would come out otherwise now\n`);
+      }
     }
   }
-  if (known) return;
-  if (explain !== undefined) process.stderr.write('no gateway knows this request, or not any more\n');
+  if (answers.some(tells)) return;
+  if (explain !== undefined)
+    process.stderr.write('no gateway knows this request, or not any more, nor does the tape\n');
   process.exitCode = 1;
+}
+
+const tells = (answer: RouteAnswer) => 'records' in answer && answer.records.length > 0;
+
+/** What a gateway has forgotten, or took with it, is on the tape for a while. */
+async function taped(config: Parameters<typeof readRouteTape>[0], id: string): Promise<Answers> {
+  try {
+    return await readRouteTape(config, id);
+  } catch (error) {
+    process.stderr.write(`the tape cannot be read: ${error instanceof Error ? error.message : String(error)}\n`);
+    return [];
+  }
 }
 
 /** One attempt of a request: the choice in a line, then a table for each decision. */

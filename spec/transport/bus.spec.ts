@@ -14,6 +14,7 @@ import {
   listenFrames,
   openMailbox,
   type StepFrame,
+  type Stored,
   serveQueries,
   subjects,
   watchInstances,
@@ -141,6 +142,17 @@ for (const side of [memorySide(), natsSide()]) {
       ]);
       expect((await b.latest('JOURNAL', subject)).map(({ seq }) => seq)).to.deep.equal([third]);
       expect(await b.latest('JOURNAL', s.journal('nobody'))).to.deep.equal([]);
+    });
+
+    it('reads what a stream holds under a filter, in order and up to now, and leaves out what is not wanted', async () => {
+      const mine = s.tape('gateway', 'gateway-8-a');
+      for (const n of [1, 2, 3, 4]) await a.store(mine, Uint8Array.of(n), `tape-${n}`, 5_000);
+      await a.store(s.tape('decode', 'decode-8-a'), Uint8Array.of(9), 'tape-9', 5_000);
+      const even = ({ data }: Stored) => (data[0] as number) % 2 === 0 || undefined;
+      const read = (pick: (message: Stored) => unknown) => b.read('TAPE', s.tape('gateway', '*'), pick);
+      expect(await read(({ data }) => data[0])).to.deep.equal([1, 2, 3, 4]);
+      expect(await read(even)).to.deep.equal([true, true]);
+      expect(await b.read('TAPE', s.tape('gateway', 'nobody'), even)).to.deep.equal([]);
     });
 
     it('keeps on reading after a handler threw, and the message is in DEAD', async () => {

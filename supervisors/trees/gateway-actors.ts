@@ -11,6 +11,7 @@ import {
   type JournalMessage,
   journalActor,
   type Kernel,
+  oneClass,
   type Ref,
   type RegistryMessage,
   type RouterFacts,
@@ -33,9 +34,12 @@ import {
 } from '../../transport/index.js';
 import type { ResolvedConfig } from '../config-schema.js';
 import { type KvViewFacts, openKvViews } from './kv-views.js';
+import { openRouteTape } from './route-tape.js';
 
 /** The last record of the journal may take this long. */
 const journalMs = 1_000;
+/** What other routers have placed is waited for so long before the first request is let in. */
+const inStepMs = 250;
 const attempts = 4;
 /** However often a worker failed: by then a probe a minute costs nobody much. */
 const longestInhibitionMs = 60_000;
@@ -48,7 +52,7 @@ export interface GatewayParts {
   readonly bus: Bus;
   readonly kernel: Kernel;
   readonly info: InstanceInfo;
-  readonly config: Pick<ResolvedConfig, 'routing' | 'deadlines' | 'nats'>;
+  readonly config: Pick<ResolvedConfig, 'routing' | 'deadlines' | 'nats' | 'tape'>;
   /** Tokens of a KV block, as prompts are hashed by. */
   readonly blockTokens: number;
   readonly ports: Pick<FrontendPorts, 'preprocessor' | 'detokenizers' | 'summary'>;
@@ -82,6 +86,7 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
   const loads = new Map<string, Body<'Load'>>();
 
   const { mode, queueLength, inhibitMs, kvIndexBytes, assumeMs } = config.routing;
+  const tape = config.tape.level === 'off' ? undefined : openRouteTape(bus, incarnation, warn);
   const router = kernel.spawn(
     routerActor({
       gateway: incarnation,
@@ -89,8 +94,9 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
       blockTokens,
       cost: costConfig(config.routing),
       caches: { maxBytes: kvIndexBytes, assumeMs },
-      queueLimit: queueLength,
+      queue: oneClass(queueLength),
       inhibition: { firstMs: inhibitMs, longestMs: longestInhibitionMs },
+      tape,
     }),
     address('gateway', incarnation, 'router'),
   );
@@ -152,7 +158,10 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
     address('gateway', incarnation, 'registry'),
   );
 
-  const gatewayGone = (gone: string) => void kernel.tell(journal, { type: 'GatewayGone', incarnation: gone });
+  const gatewayGone = (gone: string) => {
+    kernel.tell(journal, { type: 'GatewayGone', incarnation: gone });
+    kernel.tell(router, { type: 'PeerGone', incarnation: gone });
+  };
   const frames = [
     listenFrames(bus, 'out', here, {
       step: (frame) => void kernel.tell(frontend, { type: 'Frame', frame }),
@@ -162,6 +171,11 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
       message(load) {
         kernel.tell(registry, load as RegistryMessage);
         if (load.type === 'Load') loads.set(load.body.incarnation, load.body);
+      },
+    }),
+    listenFrames(bus, 'replica', here, {
+      message(replica) {
+        if (replica.type === 'Replica') kernel.tell(router, replica);
       },
     }),
     listenFrames(bus, 'down', here, {
@@ -174,13 +188,20 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
   const watch = await watchInstances(bus, ({ kind, info: other }) => {
     if (other.component === 'gateway') {
       if (kind === 'gone') gatewayGone(other.incarnation);
-      else kernel.tell(journal, { type: 'GatewaySeen', incarnation: other.incarnation });
+      else {
+        kernel.tell(journal, { type: 'GatewaySeen', incarnation: other.incarnation });
+        kernel.tell(router, { type: 'PeerUp', incarnation: other.incarnation });
+      }
     }
     if (kind === 'gone') kernel.tell(registry, { type: 'LeaseEnded', incarnation: other.incarnation });
     else kernel.tell(registry, { type: 'Seen', info: other });
   });
   bus.onState((state) => void kernel.tell(frontend, { type: 'Broker', up: state === 'up' }));
   await watch.ready;
+  // Late is no reason not to start: until then, loads are what workers report.
+  await kernel
+    .ask<RouterMessage, { readonly type: 'InStep' }>(router, (replyTo) => ({ type: 'WhenInStep', replyTo }), inStepMs)
+    .catch(() => {});
 
   let announcement: Announcement | undefined;
   return {
@@ -207,6 +228,7 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
       await announcement?.withdraw();
       for (const source of [...frames, watch]) source.stop();
       views?.stop();
+      tape?.stop();
     },
   };
 }

@@ -1,10 +1,11 @@
 /** One connection to the memory broker. */
-import type { Bus, BusState, Stop, Stored } from '../bus.js';
+import type { Bus, BusState, Stop, Stored, TakenJob } from '../bus.js';
 import type { Clock } from '../clock.js';
 import { NetError } from '../errors.js';
 import { payloadBytes } from '../limits.js';
 import { matches, type StreamName } from '../subjects.js';
 import type { Hop, Hub } from './broker.js';
+import type { Asker } from './jobs.js';
 
 interface Subscription {
   readonly filter: string;
@@ -96,6 +97,7 @@ export function connectClient(hub: Hub, name: string, clock: Clock, begins: BusS
   }
 
   function wakeReaders(): void {
+    hub.jobs.pump();
     for (const { nudges } of clients) for (const nudge of nudges) nudge();
   }
 
@@ -233,6 +235,81 @@ export function connectClient(hub: Hub, name: string, clock: Clock, begins: BusS
           hear('reply', filter, () => resolve(found));
         });
       }),
+    read<T>(streamName: StreamName, filter: string, pick: (message: Stored) => T | undefined) {
+      return waiting<T[]>(filter, 10_000, (resolve) => {
+        say('request', filter, () => {
+          const stored = hub.stream(streamName).all(filter);
+          hear('reply', filter, () => {
+            const picked: T[] = [];
+            for (const message of stored) {
+              client.guard(() => {
+                const wanted = pick(message);
+                if (wanted !== undefined) picked.push(wanted);
+              });
+            }
+            resolve(picked);
+          });
+        });
+      });
+    },
+
+    take(subject, handler) {
+      const { jobs } = hub;
+      const asker: Asker = {
+        subject,
+        wanted: 0,
+        reachable: () => hub.running() && state === 'up',
+        receive: (job) =>
+          hear('deliver', subject, () => {
+            if (!jobs.askers.has(asker)) return;
+            let over = false;
+            const end = (how: 'done' | 'giveBack') => () => {
+              if (over) return;
+              over = true;
+              say('ack', subject, () => jobs[how](job.seq));
+            };
+            const taken: TakenJob = {
+              ...job,
+              done: end('done'),
+              giveBack: end('giveBack'),
+              working() {
+                if (!over) say('ack', subject, () => jobs.working(job.seq));
+              },
+            };
+            try {
+              handler(taken);
+            } catch {
+              counters.handlerErrors += 1;
+              taken.giveBack();
+            }
+          }),
+      };
+      jobs.askers.add(asker);
+      const nudge = () => jobs.pump();
+      client.nudges.add(nudge);
+      return {
+        want(count) {
+          say('request', subject, () => {
+            asker.wanted = count;
+            jobs.pump();
+          });
+        },
+        stop() {
+          jobs.askers.delete(asker);
+          client.nudges.delete(nudge);
+        },
+      };
+    },
+    backlog: (subject) =>
+      waiting<number>(subject, 2_000, (resolve, fail) => {
+        say('request', subject, () => {
+          const count = hub.jobs.backlog(subject);
+          hear('reply', subject, () => {
+            if (count === undefined) fail(new NetError('NET_NO_TAKER', { what: subject }));
+            else resolve(count);
+          });
+        });
+      }),
 
     put: (key, value) =>
       waiting<number>(key, 2_000, (resolve) => {
@@ -252,13 +329,13 @@ export function connectClient(hub: Hub, name: string, clock: Clock, begins: BusS
       const seen = new Map<string, number>();
       let stopped = false;
       const end = bucket.watch(prefix, (entry) => {
-        hear('deliver', entry.key, () => {
+        hear('watch', entry.key, () => {
           if (stopped || entry.revision <= (seen.get(entry.key) ?? 0)) return;
           seen.set(entry.key, entry.revision);
           client.guard(() => handler(entry));
         });
       });
-      const ready = new Promise<void>((resolve) => hear('deliver', prefix, resolve));
+      const ready = new Promise<void>((resolve) => hear('watch', prefix, resolve));
       const stop = () => {
         stopped = true;
         end();

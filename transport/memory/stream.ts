@@ -18,8 +18,12 @@ export interface Stream {
   append(subject: string, data: Uint8Array, msgId?: string, options?: StoreOptions): number | NetError;
   /** The first message after `seq`, whatever its subject. */
   after(seq: number): Stored | undefined;
+  /** In order. */
+  all(filter: string): Stored[];
   /** The newest message of each subject under a filter. */
   latest(filter: string): Stored[];
+  /** It is gone before its time. */
+  remove(seq: number): void;
   /** What a crash of the broker takes with it. Numbers go on. */
   forget(): void;
 }
@@ -89,12 +93,17 @@ export function createStream(
       const found = firstAfter(messages, seq);
       return found && shown(found);
     },
+    all(filter) {
+      shed(0);
+      return messages.filter(({ subject }) => matches(filter, subject)).map(shown);
+    },
     latest(filter) {
       shed(0);
       const last = new Map<string, Kept>();
       for (const kept of messages) if (matches(filter, kept.subject)) last.set(kept.subject, kept);
       return [...last.values()].map(shown);
     },
+    remove: (seq) => drop((message) => message.seq === seq),
     forget() {
       drop(() => true);
       ids.clear();

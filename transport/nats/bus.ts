@@ -13,7 +13,8 @@ import { openAcks } from './acks.js';
 import { type DialOptions, dial, inboxPrefix, reconnectWaitMs } from './dial.js';
 import { follow } from './follow.js';
 import { netError, withoutJetStream } from './problems.js';
-import { latestOf, watchKeys } from './reads.js';
+import { storedIn, watchKeys } from './reads.js';
+import { take, takerName } from './take.js';
 import { watchConnection } from './watchdog.js';
 
 export interface NatsOptions extends DialOptions {
@@ -98,7 +99,7 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
     for (const listener of [...listeners]) guarded('state listener', listener)(next);
   }
   /** Settles with `work`, or as soon as the connection breaks. */
-  function whileUp<T>(what: string, work: () => Promise<T>): Promise<T> {
+  function whileUp<T>(what: string, work: () => Promise<T>, ms?: number): Promise<T> {
     if (state !== 'up') return Promise.reject(notUp(state, what));
     return new Promise<T>((resolve, reject) => {
       const fail = (error: NetError): void => {
@@ -111,7 +112,7 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
           pending.delete(fail);
           resolve(value);
         },
-        (error: unknown) => fail(netError(error, what)),
+        (error: unknown) => fail(netError(error, what, ms)),
       );
     });
   }
@@ -291,7 +292,11 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
     subscribe: (subject, handler) => listen(subject, (msg) => handler(msg.data, msg.subject)),
 
     request: (subject, data, timeoutMs) =>
-      whileUp(subject, async () => (await nc.request(subject, data, { timeout: Math.max(1, timeoutMs) })).data),
+      whileUp(
+        subject,
+        async () => (await nc.request(subject, data, { timeout: Math.max(1, timeoutMs) })).data,
+        timeoutMs,
+      ),
     serve: (subject, handler) =>
       listen(subject, (msg) => {
         const answer = handler(msg.data, msg.subject);
@@ -318,14 +323,23 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
         onMessage: (m) => handler({ subject: m.subject, seq: m.seq, data: m.data, ageMs: m.ageMs }),
       }),
 
-    latest: (stream, filter) => whileUp(filter, () => latestOf(context, s.stream(stream), filter)),
+    latest: (stream, filter) => whileUp(filter, () => storedIn(context, s.stream(stream), filter, 'latest', (m) => m)),
+    read: (stream, filter, pick) => whileUp(filter, () => storedIn(context, s.stream(stream), filter, 'start', pick)),
 
-    put: (key, value) => whileUp(key, async () => (await js.publish(s.key(key), value, { timeout: kvMs })).seq),
+    put: (key, value) => whileUp(key, async () => (await js.publish(s.key(key), value, { timeout: kvMs })).seq, kvMs),
     async remove(key) {
       const h = headers();
       h.set('KV-Operation', 'DEL');
-      await whileUp(key, () => js.publish(s.key(key), new Uint8Array(0), { headers: h, timeout: kvMs }));
+      await whileUp(key, () => js.publish(s.key(key), new Uint8Array(0), { headers: h, timeout: kvMs }), kvMs);
     },
+    take: (subject, handler) => take(context, { stream: s.stream('JOBS'), subject, onJob: handler }),
+    backlog: (subject) =>
+      whileUp(
+        subject,
+        async () => (await manager.consumers.info(s.stream('JOBS'), takerName(subject))).num_pending,
+        kvMs,
+      ),
+
     watch: (prefix, handler) => watchKeys(context, s, prefix, handler),
 
     async flush() {

@@ -1,25 +1,37 @@
-/** What is read through `follow`: the last message of each subject, and the entries of the bucket. */
+/** What is read through `follow`: what a stream holds, and the entries of the bucket. */
 import type { Bus, KvEntry, Stop, Stored } from '../bus.js';
 import { NetError } from '../errors.js';
 import type { Subjects } from '../subjects.js';
 import { type FollowContext, type Followed, follow } from './follow.js';
 
-const latestMs = 10_000;
+const readMs = 10_000;
 
-/** Of every subject under a filter, as of now. Rejects with NET_TIMEOUT, or with what keeps a reader from being made. */
-export async function latestOf(context: FollowContext, stream: string, filter: string): Promise<Stored[]> {
-  const found: Stored[] = [];
+/**
+ * What is stored under a filter as of now, as far as `pick` wants it: everything, oldest first, or the last message of every subject.
+ * Rejects with NET_TIMEOUT, or with what keeps a reader from being made.
+ */
+export async function storedIn<T>(
+  context: FollowContext,
+  stream: string,
+  filter: string,
+  from: 'start' | 'latest',
+  pick: (message: Stored) => T | undefined,
+): Promise<T[]> {
+  const found: T[] = [];
   let caughtUp: () => void = () => {};
   let timer: NodeJS.Timeout | undefined;
   const done = new Promise<void>((resolve, reject) => {
     caughtUp = resolve;
-    timer = setTimeout(() => reject(new NetError('NET_TIMEOUT', { ms: latestMs, what: filter })), latestMs);
+    timer = setTimeout(() => reject(new NetError('NET_TIMEOUT', { ms: readMs, what: filter })), readMs);
   });
   const reading = follow(context, {
     stream,
     filter,
-    from: 'latest',
-    onMessage: (m) => void found.push({ subject: m.subject, seq: m.seq, data: m.data, ageMs: m.ageMs }),
+    from,
+    onMessage(m) {
+      const picked = pick({ subject: m.subject, seq: m.seq, data: m.data, ageMs: m.ageMs });
+      if (picked !== undefined) found.push(picked);
+    },
     onReset: () => void found.splice(0),
     onCaughtUp: caughtUp,
   });
