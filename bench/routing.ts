@@ -6,6 +6,7 @@
 import {
   costConfig,
   createKernel,
+  oneClass,
   type Ref,
   type RouterMessage,
   routerActor,
@@ -151,7 +152,7 @@ function overhead(): Figure[] {
       blockTokens,
       cost: costConfig(),
       caches: { maxBytes: 256 * 1024 * 1024, assumeMs: 10_000 },
-      queueLimit: 1_000,
+      queue: oneClass(1_000),
       inhibition: { firstMs: 5_000, longestMs: 60_000 },
     }),
     address('gateway', 'g', 'router'),

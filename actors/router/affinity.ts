@@ -3,6 +3,12 @@
  * table is bounded; the binding that was used longest ago makes room.
  */
 
+export interface SessionsConfig {
+  /** A session that is not used for this long is forgotten. */
+  readonly ttlMs: number;
+  readonly limit: number;
+}
+
 export interface Binding {
   readonly prefill: string | undefined;
   readonly decode: string;
@@ -18,7 +24,7 @@ export class SessionAffinity {
   /** In the order of use. */
   readonly #sessions = new Map<string, Bound>();
 
-  constructor(ttlMs: number, limit: number) {
+  constructor({ ttlMs, limit }: SessionsConfig) {
     this.#ttlMs = ttlMs;
     this.#limit = limit;
   }
@@ -50,3 +56,6 @@ export class SessionAffinity {
     }
   }
 }
+
+/** As a request would ask for it. */
+export const pinTo = ({ prefill, decode }: Binding) => (prefill === undefined ? { decode } : { decode, prefill });

@@ -8,14 +8,17 @@ import type { CostConfig, CostOverride, TierOverlap, WorkerLoad } from './cost.j
 import { type DisaggChoice, type DisaggRouting, disaggRouting, disaggregate, prefillBusy } from './disagg.js';
 import { type Inhibitions, pairKey } from './inhibition.js';
 import type { ActiveLoad, Ledger } from './ledger.js';
+import type { Pool } from './queue.js';
 import {
   type Decision,
   decide,
   type Exclusion,
   type SelectionCandidate,
   type SelectionMode,
+  unwanted,
   type Wishes,
 } from './select.js';
+import { capacityOf, isBusy, type RouterTuning } from './tuning.js';
 
 /** What a request asks of its workers beyond its prompt; absent: no wish. */
 export interface RouteWishes extends Pick<Wishes, 'pin' | 'allowed' | 'requiredTaints' | 'preferredTaints'> {
@@ -77,6 +80,10 @@ export interface Fleet {
   readonly inhibitions: Inhibitions;
   /** Undefined: caches do not matter. */
   readonly caches: Caches | undefined;
+  /** Other routers. Complete: the ledger has their dispatches too, and nothing that a worker reports is anybody else's. */
+  readonly peers?: { readonly complete: boolean };
+  /** Until when a worker has room, and for whom it is worth waiting. */
+  readonly tuning: RouterTuning;
 }
 
 export interface Choice {
@@ -88,6 +95,8 @@ export interface Choice {
 
 export interface Outcome {
   readonly choice: Choice | undefined;
+  /** Which workers have no room for it; undefined: there is a choice. */
+  readonly shortOf?: Pool | undefined;
   readonly decisions: readonly Decision[];
   /** Where the prompt is to be computed, and why; absent where there is no choice. */
   readonly disagg?: DisaggChoice;
@@ -102,11 +111,14 @@ interface Look {
   readonly config: ChooseConfig;
   readonly now: number;
   readonly overlaps: ReadonlyMap<string, TierOverlap>;
+  readonly mode: SelectionMode;
+  /** What it asks of either half of the pair. */
+  readonly asks: Readonly<Record<'prefill' | 'decode', Wishes>>;
 }
 
 interface Eligible {
   readonly workers: SelectionCandidate[];
-  /** Some serve this model and can be expected to answer, free or not. */
+  /** Some serve this model, are what the request asks for and can be expected to answer, free or not. */
   readonly exist: boolean;
   /** All of them are inhibited, and the one that is back first may be taken all the same. */
   readonly leastBad: boolean;
@@ -127,14 +139,26 @@ export function choose(
   draw: () => number,
 ): Outcome {
   const { caches } = fleet;
+  const { wishes } = request;
   const overlaps = caches === undefined ? new Map() : caches.overlaps(request.hashes, now);
-  const look: Look = { fleet, request, config, now, overlaps };
-  const { promptTokens } = request;
-  const { blockTokens, mode } = config;
-  const wishes = { blockTokens, promptTokens } satisfies Partial<Wishes>;
+  const mode = wishes?.mode ?? config.mode;
+  const cost = wishes?.cost === undefined ? config.cost : { ...config.cost, ...wishes.cost };
+  const prefillAsks = asks(request, config, 'prefill');
+  const remote = prefillsExist(fleet, request, mode, prefillAsks);
+  // Without P it is D that computes the prompt.
+  const decodeAsks = { ...asks(request, config, 'decode'), phase: remote ? 'decode' : 'prefill' } as const;
+  const look: Look = {
+    fleet,
+    request,
+    config,
+    now,
+    overlaps,
+    mode,
+    asks: { prefill: prefillAsks, decode: decodeAsks },
+  };
   const decisions: Decision[] = [];
-  const make = (phase: Wishes['phase'], workers: readonly SelectionCandidate[], cost: CostConfig) => {
-    const decision = decide(mode, { ...wishes, phase }, workers, cost, { turn, draw: draw() });
+  const make = (leg: 'prefill' | 'decode', workers: readonly SelectionCandidate[], by: CostConfig) => {
+    const decision = decide(mode, look.asks[leg], workers, by, { turn, draw: draw() });
     decisions.push(decision);
     return decision.chosen === undefined ? undefined : decision.candidates[decision.chosen]?.incarnation;
   };
@@ -144,26 +168,27 @@ export function choose(
     ...(disagg !== undefined && { disagg }),
   });
 
-  const remote = prefillsExist(look);
   const { flow, policy } = config.disagg ?? always;
   // Who computes the prompt is chosen by its cache; who only decodes, by what runs there, and by its cache if it may compute it after all.
   const credit = flow === 'prefill-first' && policy === 'always' ? { overlapScoreCredit: 0 } : {};
-  const decodeCost = remote ? { ...config.cost, ...credit, trackPrefillTokens: false } : config.cost;
+  const decodeCost = remote ? { ...cost, ...credit, trackPrefillTokens: false } : cost;
   let decodes: readonly SelectionCandidate[] = eligible(look, 'decode', request.choices, undefined).workers;
   let resort: Outcome | undefined;
   for (;;) {
-    const decode = make(remote ? 'decode' : 'prefill', decodes, decodeCost);
-    if (decode === undefined) return resort ?? { choice: undefined, decisions };
+    const decode = make('decode', decodes, decodeCost);
+    if (decode === undefined)
+      return resort ?? { choice: undefined, decisions, shortOf: decisions.length > 1 ? 'prefill' : 'decode' };
     if (remote && flow === 'decode-first') {
       const uncachedTokens = request.promptTokens - cachedTokens(look, decode);
       return done(decode, undefined, { remote: false, uncachedTokens, reason: 'decode-first' });
     }
     const prefills = eligible(look, 'prefill', 1, decode);
+    const pinned = wishes?.pin?.prefill !== undefined;
     // Those that failed this request are no reason to wait: D can do without.
-    if (!prefills.exist) return done(decode, undefined);
-    const prefill = make('prefill', prefills.workers, config.cost);
+    if (!prefills.exist && !pinned) return done(decode, undefined);
+    const prefill = make('prefill', prefills.workers, cost);
     const disagg = whereToCompute(look, decode, prefill);
-    if (!disagg.remote) return done(decode, undefined, disagg);
+    if (!disagg.remote && !pinned) return done(decode, undefined, disagg);
     if (prefill !== undefined && !prefills.leastBad) return done(decode, prefill, disagg);
     if (prefill !== undefined) resort ??= done(decode, prefill, disagg);
     const fingerprint = fleet.workers.get(decode)?.info.fingerprint;
@@ -177,13 +202,34 @@ export function choose(
   }
 }
 
-function prefillsExist({ fleet, request }: Look): boolean {
-  for (const worker of fleet.workers.values()) {
-    const { component, fingerprint } = worker.info;
-    if (component === 'prefill' && never(worker, request, fingerprint) === undefined) return true;
+/** What a request asks of one half of the pair. */
+function asks(request: RouteRequest, { blockTokens }: ChooseConfig, phase: 'prefill' | 'decode'): Wishes {
+  const { promptTokens, wishes } = request;
+  if (wishes === undefined) return { phase, promptTokens, blockTokens };
+  const { pin, allowed, requiredTaints, preferredTaints } = wishes;
+  return {
+    phase,
+    promptTokens,
+    blockTokens,
+    pin: pin && { worker: pin[phase] ?? pin.worker, rank: pin.rank },
+    allowed,
+    requiredTaints,
+    preferredTaints,
+  };
+}
+
+function prefillsExist({ workers }: Fleet, request: RouteRequest, mode: SelectionMode, wishes: Wishes): boolean {
+  for (const worker of workers.values()) {
+    if (worker.info.component !== 'prefill') continue;
+    if (never(worker, request, worker.info.fingerprint) === undefined && isWanted(mode, wishes, worker)) return true;
   }
   return false;
 }
+
+const untainted: readonly string[] = [];
+
+const isWanted = (mode: SelectionMode, wishes: Wishes, { info }: Worker): boolean =>
+  unwanted(mode, wishes, { incarnation: info.incarnation, rank: 0, taints: info.taints ?? untainted }) === undefined;
 
 /** `decode`: the other half of the pair, when a prefill worker is wanted for it. */
 function eligible(look: Look, component: 'prefill' | 'decode', units: number, decode: string | undefined): Eligible {
@@ -200,16 +246,18 @@ function eligible(look: Look, component: 'prefill' | 'decode', units: number, de
     const { info } = worker;
     if (info.component !== component) continue;
     let barred = never(worker, request, decode === undefined ? info.fingerprint : fingerprint);
-    // One grant more than P has slots: the next prompt is at hand when a slot gets free (design 5.3).
-    const capacity = (info.slots ?? 1) + (component === 'prefill' ? 1 : 0);
+    const capacity = capacityOf(info, fleet.tuning);
     const active = ledger.load(incarnation);
-    if (barred === undefined) {
+    // Whoever is not wanted is no candidate, and says nothing of those that are.
+    if (barred === undefined && isWanted(look.mode, look.asks[component], worker)) {
       exist = true;
       const alone = inhibitions.standing(incarnation, now) === 'out';
       const pair = decode === undefined || inhibitions.size === 0 ? undefined : pairKey(incarnation, decode);
       const together = pair !== undefined && inhibitions.standing(pair, now) === 'out';
       if (!alone && !together) healthy = true;
+      // A request that has begun is not turned away by a threshold.
       if (worker.full || active.units + units > capacity) barred = 'full';
+      else if (request.attempt === 1 && isBusy(info, active, fleet.tuning)) barred = 'busy';
       else room = true;
       if (barred === undefined && (alone || together)) {
         barred = 'inhibited';
@@ -226,14 +274,13 @@ function eligible(look: Look, component: 'prefill' | 'decode', units: number, de
       overlap: look.overlaps.get(incarnation) ?? noOverlap,
       load: loadOf(look, incarnation, worker, active),
       capacity,
-      taints: [],
-      ...(barred === undefined ? {} : { barred }),
+      taints: info.taints ?? untainted,
+      barred,
     });
   }
   // One that is merely full is worth waiting for.
   if (healthy || leastBad < 0) return { workers: list, exist, room, leastBad: false };
-  const { barred: _, ...taken } = list[leastBad] as SelectionCandidate;
-  list[leastBad] = taken;
+  list[leastBad] = { ...(list[leastBad] as SelectionCandidate), barred: undefined };
   return { workers: list, exist, room, leastBad: true };
 }
 
@@ -251,16 +298,16 @@ function never(
   return suspect === undefined ? undefined : 'suspect';
 }
 
-/** Own dispatches at once; what it reports beyond them is of other gateways, and takes its share of the blocks. */
-function loadOf({ fleet, request, config }: Look, incarnation: string, worker: Worker, active: ActiveLoad): WorkerLoad {
+/** Dispatches at once; what it reports beyond them is of gateways whose word is missing, and takes its share of the blocks. */
+function loadOf({ fleet, request, mode }: Look, incarnation: string, worker: Worker, active: ActiveLoad): WorkerLoad {
   const { units, prefillTokens, blocks } = active;
   const { reported, reportedBlocks } = worker;
-  const foreign = Math.max(0, reported - units);
+  const foreign = fleet.peers?.complete === true ? 0 : Math.max(0, reported - units);
   return {
     prefillTokens,
     decodeBlocks: blocks + (foreign === 0 ? 0 : (reportedBlocks * foreign) / reported),
     additionalBlocks:
-      config.mode === 'kv' ? fleet.ledger.additionalBlocks(incarnation, request.hashes, request.promptTokens) : 0,
+      mode === 'kv' ? fleet.ledger.additionalBlocks(incarnation, request.hashes, request.promptTokens) : 0,
     requests: units + foreign,
   };
 }

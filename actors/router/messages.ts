@@ -5,7 +5,11 @@ import type { Ref } from '../kernel/contract.js';
 import type { Suspicion } from '../registry/liveness.js';
 import type { Outcome, RouteRequest } from './choose.js';
 import type { Inhibited } from './inhibition.js';
+import type { ReplicaMessage } from './replica-sync.js';
+import type { ReplicaFacts } from './replicas.js';
 import type { RouteRecord } from './route-log.js';
+import type { RouterTuning } from './tuning.js';
+import type { Unroutable } from './wishes.js';
 
 export type RouterReply =
   | {
@@ -27,7 +31,7 @@ export type RouterReply =
       readonly type: 'Unroutable';
       readonly num: number;
       readonly attempt: number;
-      readonly code: 'QUEUE_FULL' | 'TOO_MANY_CHOICES';
+      readonly code: Unroutable;
     };
 
 export type RouterMessage =
@@ -67,7 +71,9 @@ export type RouterMessage =
       readonly replyTo: Ref<{ readonly records: readonly RouteRecord[] }>;
     }
   /** Where would it go now? Nothing is booked. */
-  | { readonly type: 'DryRun'; readonly request: RouteRequest; readonly replyTo: Ref<Outcome> }
+  | { readonly type: 'DryRun'; readonly request: RouteRequest; readonly replyTo: Ref<DryRunOutcome> }
+  /** From now on these hold; undefined: that threshold is off. Out of range they are a RangeError, so whoever tells has checked them. */
+  | { readonly type: 'Tune'; readonly tuning: Partial<RouterTuning> }
   /** It says nothing, or its engine stands still: nothing goes there until it is `Cleared`, and then a probe first. */
   | {
       readonly type: 'Suspect';
@@ -76,6 +82,7 @@ export type RouterMessage =
       readonly frontend: Ref<WorkerLoss>;
     }
   | { readonly type: 'Cleared'; readonly incarnation: string }
+  | ReplicaMessage
   | { readonly type: 'Facts'; readonly replyTo: Ref<RouterFacts> };
 
 /**
@@ -90,9 +97,22 @@ export type WorkerLoss =
 /** How an attempt ended, as far as it says something of its workers. Absent: it does not. */
 export type AttemptEnd = 'served' | { readonly worker: string; readonly code: string };
 
+export interface DryRunOutcome extends Outcome {
+  /** It could not be served at all. */
+  readonly refusal?: Unroutable;
+}
+
 export interface RouterFacts {
   /** Requests that wait for a worker. */
   readonly queued: number;
+  /** By class, and those that are tried again as `again`. */
+  readonly waiting: readonly { readonly class: string; readonly waiting: number }[];
+  /** How often a request was refused a place, by reason. */
+  readonly refused: Readonly<Record<string, number>>;
+  /** How many are known, and how often one began, stayed where it was, or could not. */
+  readonly sessions: { readonly size: number; readonly new: number; readonly kept: number; readonly moved: number };
+  /** Workers that are over a threshold. */
+  readonly busy: readonly string[];
   readonly inhibited: readonly Inhibited[];
   /** Workers that say nothing or stand still, with the reason. */
   readonly suspects: readonly { readonly incarnation: string; readonly reason: string }[];
@@ -101,6 +121,7 @@ export interface RouterFacts {
   /** Undefined: caches do not matter in this mode. */
   readonly index: KvIndexStats | undefined;
   readonly hits: Readonly<Hits>;
+  readonly replicas: ReplicaFacts;
 }
 
 /** Prompt tokens of attempts that gave a first token. */

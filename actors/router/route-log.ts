@@ -20,6 +20,8 @@ export interface RouteRecord {
   readonly placed: { readonly prefill?: string; readonly decode: string } | undefined;
   /** Prompt tokens that the worker that computes the prompt was expected to have cached. */
   readonly expectedTokens: number;
+  /** Of a session: its first request, served where the one before was, or elsewhere because that could not be. */
+  readonly session?: 'new' | 'kept' | 'moved';
   /** What it says it had; undefined until its first token. */
   cachedTokens?: number;
 }

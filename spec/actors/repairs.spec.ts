@@ -3,6 +3,7 @@ import { expect } from 'chai';
 import {
   costConfig,
   createKernel,
+  oneClass,
   type Ref,
   type RouterMessage,
   routerActor,
@@ -224,7 +225,7 @@ describe('the router', () => {
         blockTokens: 64,
         cost: costConfig(),
         caches: { maxBytes: 1024 * 1024, assumeMs: 0 },
-        queueLimit: 9,
+        queue: oneClass(9),
         inhibition: { firstMs: 5_000, longestMs: 60_000 },
       }),
       address('gateway', 'g', 'router'),

@@ -3,7 +3,7 @@ import { SessionAffinity } from '../../../actors/router/affinity.js';
 
 describe('session affinity', () => {
   it('remembers where a session was served until it is idle for the TTL', () => {
-    const affinity = new SessionAffinity(1_000, 10);
+    const affinity = new SessionAffinity({ ttlMs: 1_000, limit: 10 });
     affinity.bind('s', { prefill: 'p1', decode: 'd1' }, 0);
     expect(affinity.find('s', 999)).to.include({ prefill: 'p1', decode: 'd1' });
     affinity.bind('s', { prefill: 'p1', decode: 'd1' }, 900);
@@ -13,7 +13,7 @@ describe('session affinity', () => {
   });
 
   it('forgets the session that was used longest ago when there are too many', () => {
-    const affinity = new SessionAffinity(1_000, 2);
+    const affinity = new SessionAffinity({ ttlMs: 1_000, limit: 2 });
     affinity.bind('a', { prefill: undefined, decode: 'd1' }, 0);
     affinity.bind('b', { prefill: undefined, decode: 'd1' }, 1);
     affinity.bind('a', { prefill: undefined, decode: 'd1' }, 2);
@@ -24,7 +24,7 @@ describe('session affinity', () => {
   });
 
   it('lets every session of a worker that is gone choose anew', () => {
-    const affinity = new SessionAffinity(1_000, 10);
+    const affinity = new SessionAffinity({ ttlMs: 1_000, limit: 10 });
     affinity.bind('a', { prefill: 'p1', decode: 'd1' }, 0);
     affinity.bind('b', { prefill: 'p2', decode: 'd1' }, 0);
     affinity.bind('c', { prefill: 'p2', decode: 'd2' }, 0);

@@ -2,6 +2,7 @@ import { expect } from 'chai';
 import {
   costConfig,
   createKernel,
+  oneClass,
   type Ref,
   type RouterFacts,
   type RouterMessage,
@@ -45,7 +46,7 @@ function routing(workers: Readonly<Record<string, number>>, queueLimit = 10_000)
       blockTokens: 64,
       cost: costConfig(),
       caches: { maxBytes: 1024 * 1024, assumeMs: 0 },
-      queueLimit,
+      queue: oneClass(queueLimit),
       inhibition: { firstMs: 5_000, longestMs: 60_000 },
     }),
     address('gateway', 'g', 'router'),
