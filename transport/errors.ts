@@ -43,6 +43,11 @@ const table = {
     message: 'stream is full: {what}',
     meaning: 'A limit on bytes or messages is reached, or the disk is full; new messages are refused.',
   },
+  NET_NO_TAKER: {
+    retryable: false,
+    message: 'nobody takes jobs of {what}',
+    meaning: 'No prefill worker of this kind has asked the work queue lately: whoever has a job does it himself.',
+  },
   NET_CONFLICT: {
     retryable: false,
     message: 'somebody else has written {what} meanwhile',

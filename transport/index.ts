@@ -1,5 +1,5 @@
 export { type Address, type AddressParts, address, type Component, parts } from './address.js';
-export type { Bus, BusState, KvEntry, Stop, Stored } from './bus.js';
+export type { Bus, BusState, KvEntry, Stop, Stored, TakenJob, Taker } from './bus.js';
 export type { Clock } from './clock.js';
 export { type DeadMail, deadLetter } from './dead-letters.js';
 export {
@@ -11,6 +11,7 @@ export {
 } from './envelope.js';
 export { isNetError, type NetCode, NetError, netErrors } from './errors.js';
 export { type FrameHandlers, type FrameListener, listenFrames } from './frames.js';
+export { type JobBoard, type JobTaker, openJobBoard, takeJobs } from './jobs.js';
 export { type Journal, type JournalEnd, type JournalEntry, type LastRecord, openJournal } from './journal.js';
 export type { KvFault, KvOp, KvTier } from './kv-events.js';
 export { followKv, type KvFollowed, type KvFollower, type KvRankState, type KvSink } from './kv-follower.js';

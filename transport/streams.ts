@@ -42,6 +42,9 @@ export interface BucketPlan {
   readonly replicas: number;
 }
 
+/** A job that its taker says nothing of for this long is given to another: longer than an engine's longest step. */
+export const jobAckWaitMs = 5_000;
+
 const minute = 60_000;
 const MiB = 1024 * 1024;
 

@@ -9,11 +9,12 @@ import { defaultStreamSettings, planStreams } from '../streams.js';
 import { type StreamName, streamNames, subjects } from '../subjects.js';
 import { type Bucket, createBucket } from './bucket.js';
 import { type Client, connectClient } from './client.js';
+import { createWorkQueue, type WorkQueue } from './jobs.js';
 import { createStream, type Stream } from './stream.js';
 
 /** One message's way between a client and the broker. */
 export interface Hop {
-  readonly kind: 'core' | 'request' | 'reply' | 'store' | 'ack' | 'deliver' | 'lease' | 'state';
+  readonly kind: 'core' | 'request' | 'reply' | 'store' | 'ack' | 'deliver' | 'watch' | 'lease' | 'state';
   /** Name of the client at one end; the broker is at the other. */
   readonly client: string;
   readonly to: 'broker' | 'client';
@@ -53,6 +54,7 @@ export interface Hub {
   readonly full: () => boolean;
   readonly deliver: Deliver;
   readonly bucket: Bucket;
+  readonly jobs: WorkQueue;
   stream(name: StreamName): Stream;
   /** Which one stores a subject. */
   covering(subject: string): Stream | undefined;
@@ -81,6 +83,7 @@ export function createMemoryBroker(options: MemoryBrokerOptions): MemoryBroker {
     running: () => running,
     full: () => full,
     deliver,
+    jobs: createWorkQueue(streams.get('JOBS') as Stream, clock),
     bucket: createBucket(clock, options.leaseMs ?? defaultStreamSettings.leaseMs),
     stream: (name) => streams.get(name) as Stream,
     covering(subject) {

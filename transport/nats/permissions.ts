@@ -22,6 +22,8 @@ interface Rights {
   readonly hear: readonly (readonly [kind: string, component?: string])[];
   /** Streams, and what part of them. */
   readonly read: readonly (readonly [stream: StreamName, kind: string, component?: string])[];
+  /** The work queue: its jobs, or only how many wait. */
+  readonly jobs?: 'take' | 'put';
 }
 
 const rights: Readonly<Record<Workload, Rights>> = {
@@ -48,11 +50,13 @@ const rights: Readonly<Record<Workload, Rights>> = {
     publish: [['mail', 'decode'], ['out'], ['ack', 'decode'], ['kv']],
     hear: [['ack', 'prefill'], ['down'], ['query', 'prefill']],
     read: [['MAIL', 'mail', 'prefill']],
+    jobs: 'take',
   },
   decode: {
-    publish: [['mail', 'prefill'], ['out'], ['ack', 'prefill'], ['kv']],
+    publish: [['mail', 'prefill'], ['out'], ['ack', 'prefill'], ['kv'], ['job']],
     hear: [['ack', 'decode'], ['down'], ['query', 'decode']],
     read: [['MAIL', 'mail', 'decode']],
+    jobs: 'put',
   },
 };
 
@@ -89,10 +93,20 @@ export function permissionsOf(role: Role, s: Subjects): Permissions {
       ...own.publish.map(([kind, component]) => s.all(kind, component)),
       ...new Set([info(s.stream('MAIL')), ...own.read.map(([stream]) => info(s.stream(stream)))]),
       ...own.read.flatMap(([stream, kind, component]) => reads(s, stream, kind, component)),
+      ...(own.jobs === undefined ? [] : onJobs[own.jobs](s)),
     ],
     subscribe: [...own.hear.map(([kind, component]) => s.all(kind, component)), inbox],
   };
 }
+
+/** Takers of one kind of job share a consumer, so whoever may take may end any job. */
+const onJobs: Readonly<Record<'take' | 'put', (s: Subjects) => readonly string[]>> = {
+  take: (s) => {
+    const jobs = s.stream('JOBS');
+    return [create(jobs, s.all('job')), `$JS.API.CONSUMER.MSG.NEXT.${jobs}.*`, `$JS.ACK.${jobs}.>`];
+  },
+  put: (s) => [`$JS.API.CONSUMER.INFO.${s.stream('JOBS')}.*`],
+};
 
 /** A consumer may be filtered on the whole part or on anything inside it. */
 function reads(s: Subjects, stream: StreamName, kind: string, component?: string): string[] {
