@@ -7,7 +7,7 @@ import type { Ctx, Ref } from '../kernel/contract.js';
 import type { Caches } from './caches.js';
 import type { Ledger } from './ledger.js';
 import { ReplicaVoice } from './replica-voice.js';
-import { type Claim, giveWayMs, type ReplicaFacts, Replicas } from './replicas.js';
+import { type Claim, giveWayMs, Replicas } from './replicas.js';
 
 export type ReplicaMessage =
   | Envelope<'Replica'>
@@ -25,6 +25,7 @@ export interface ReplicaSync {
   readonly peers: Replicas;
   /** When the next frame goes out, by the router's clock; undefined: none is due. */
   tellAt: number | undefined;
+  toldAt: number;
   looking: boolean;
   /** A look at what waits is due, when slots have been left to others for long enough. */
   waiting: boolean;
@@ -37,9 +38,13 @@ export interface ReplicaSync {
 
 type C = Ctx<ReplicaMessage>;
 
-/** Changes wait so long for company, or so long if somebody elsewhere waits for what they free. */
-const holdMs = 10;
-const urgentMs = 1;
+/**
+ * Frames leave this far apart, or with so many changes, so that a busy router pays for a frame once for many requests. What comes after a
+ * quiet time, and what somebody elsewhere waits for, leaves at once: routers that learn late of each other run after the same worker.
+ */
+const apartMs = 10;
+const enough = 16;
+const soonMs = 1;
 const lookMs = 1_000;
 const lastWords = 3;
 
@@ -48,6 +53,7 @@ export function replicaSync(self: string, ledger: Ledger, caches: Caches | undef
     voice: new ReplicaVoice(),
     peers: new Replicas(self, ledger, caches),
     tellAt: undefined,
+    toldAt: Number.NEGATIVE_INFINITY,
     looking: false,
     waiting: false,
     echoed: 0,
@@ -100,7 +106,8 @@ export function tellSoon(sync: ReplicaSync, ctx: C): void {
   // One that starts asks before it is in the registry.
   if (!voice.dirty || (peers.size === 0 && !voice.owes)) return;
   const now = ctx.now();
-  const at = now + (peers.wanted || !peers.complete ? urgentMs : holdMs);
+  const urgent = voice.changes >= enough || peers.wanted || !peers.complete;
+  const at = Math.max(now + soonMs, urgent ? 0 : sync.toldAt + apartMs);
   // One that becomes urgent does not wait for the earlier timer; what that one still finds then is nothing.
   if (sync.tellAt !== undefined && sync.tellAt <= at) return;
   sync.tellAt = at;
@@ -116,8 +123,6 @@ export function givesWay(sync: ReplicaSync, claim: Claim, free: () => number, ct
   }
   return true;
 }
-export const replicaFacts = (sync: ReplicaSync): ReplicaFacts => sync.peers.facts();
-
 function heard(sync: ReplicaSync, { from, body }: Envelope<'Replica'>, ctx: C): boolean {
   const origin = parts(from).incarnation;
   const { voice, peers } = sync;
@@ -137,6 +142,7 @@ function tell(sync: ReplicaSync, ctx: C): void {
   const { voice } = sync;
   const now = ctx.now();
   const laterMs = voice.snapshotIn(now);
+  sync.toldAt = now;
   for (const frame of voice.frames(now)) ctx.frame(ctx.address, 'Replica', frame, head);
   if (laterMs > 0) {
     sync.tellAt = now + laterMs;

@@ -144,6 +144,11 @@ export class ReplicaVoice {
     return sum;
   }
 
+  /** Requests of which something is to be said. */
+  get changes(): number {
+    return this.#changed.size;
+  }
+
   /** A snapshot is asked for. */
   get owes(): boolean {
     return this.#snapshot;

@@ -154,14 +154,15 @@ export class Replicas {
     peer.seq = frame.seq;
     peer.silent = 0;
     // Also after a hole: what it says is nearer to the truth than what is known.
-    const room = this.#apply(origin, peer, frame, now);
+    const freed = this.#apply(origin, peer, frame, now);
+    const taken = this.#waits(peer, frame, now);
     const whole = this.#followWhole(origin, peer, frame, missed);
     const fits = frame.held === undefined || frame.held === peer.held.size;
     if (!whole && peer.inStep && (missed || !fits)) {
       peer.inStep = false;
       this.#counters.gaps++;
     }
-    return { ask: !peer.inStep && peer.whole === undefined, room: room || this.#waits(peer, frame, now), asked };
+    return { ask: !peer.inStep && peer.whole === undefined, room: freed || taken, asked };
   }
 
   /**
