@@ -49,6 +49,20 @@ describe('The dynact command', function () {
     expect(stderr).to.contain('engine.kind').and.contain('did you mean mock?');
   });
 
+  it('refuses an option that is given without a value, by its name', async () => {
+    for (const args of [
+      ['up', '--state-dir', ''],
+      ['status', '--state-dir', ''],
+      ['up', '--config', ''],
+      ['route', '--explain', ''],
+    ]) {
+      const { code, stdout, stderr } = await dynact(...args);
+      expect([code, stdout]).to.deep.equal([2, '']);
+      expect(stderr).to.equal(`dynact: ${args[1]} must not be empty\n`);
+    }
+    expect((await dynact('restart', '')).code).to.equal(2);
+  });
+
   it('prints every setting with its origin, as text and as JSON', async () => {
     const { stdout } = await dynact('config', '--port', '9', '--json');
     const printed = JSON.parse(stdout) as Record<string, { value: unknown; origin: string; env: string }>;
@@ -102,6 +116,7 @@ describe('The dynact command', function () {
       model: 'mock',
       engine: 'mock',
       uptimeMs: 3_700_000,
+      deadLetters: 2,
       processes: [
         process({ role: 'node', instance: 'host' }),
         process({}),
@@ -117,7 +132,9 @@ describe('The dynact command', function () {
       ],
     } as unknown as NodeStatus;
     const [head, first, second] = drawTree(status, false).split('\n');
-    expect(head).to.contain('host  up  pid 7  http://127.0.0.1:8000  model mock (mock)  up 1 h 1 min');
+    expect(head).to.contain(
+      'host  up  pid 7  1 MiB  http://127.0.0.1:8000  model mock (mock)  up 1 h 1 min  dead letters 2',
+    );
     expect(first).to.match(/^├─ decode-0 +up 1 min +pid 7 +1 MiB +decode-0-a +inFlight 3$/);
     expect(second).to.match(
       /^└─ decode-1 +restarting 1 min \(crash loop: 3 failures, next try in 4 s\) +no process.*restarts 2.*last: signal SIGKILL$/,

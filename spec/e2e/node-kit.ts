@@ -29,6 +29,8 @@ export interface TestNode {
   readonly process: ChildProcess;
   /** Once it is ready. */
   readonly url: string;
+  /** All it has said on stdout. */
+  output(): string;
   /** All it has logged. */
   log(): string;
   status(): Promise<NodeStatus>;
@@ -102,6 +104,7 @@ export async function beginNode(
     get url() {
       return /^dynact ready (\S+) \(.*\)\n/m.exec(stdout)?.[1] ?? '';
     },
+    output: () => stdout,
     log: () => stderr,
     async status() {
       const now = await nodeStatus(node.stateDir, patienceMs);
