@@ -197,6 +197,50 @@ export const ConfigSchema = group({
         'a worker that failed is out of routing this long, twice as long each time, at most a minute; 0 = never',
     }),
   }),
+  disagg: group({
+    flow: oneOf(['prefill-first', 'decode-first'], {
+      default: 'prefill-first',
+      flag: '--flow',
+      description:
+        'who brings a prompt to a prefill worker: the router, or the decode worker by a queue that prefill workers take from',
+    }),
+    policy: oneOf(['always', 'isl_bounding', 'prefill_load', 'isl_or_load'], {
+      default: 'always',
+      flag: '--disagg',
+      description:
+        'prefill-first: which prompts go to a prefill worker: all, long ones, while one has time, or both of these',
+    }),
+    maxLocalTokens: count(0, 10_000_000, {
+      default: 2048,
+      description:
+        'isl_*: with fewer prompt tokens than this to compute, and less than maxLocalShare, a prompt is short',
+    }),
+    maxLocalShare: Type.Number({
+      minimum: 0,
+      maximum: 1,
+      default: 0.7,
+      description: 'isl_*: share of the prompt that is not in the decode worker’s cache',
+    }),
+    prefillBusyTokens: count(0, 10_000_000, {
+      default: 8192,
+      description:
+        '*_load: a prefill worker with more prompt tokens than this to compute has no time; 0 = it always has',
+    }),
+    decodeBusyShare: Type.Number({
+      minimum: 0,
+      maximum: 1,
+      default: 0,
+      description: 'a decode worker whose KV is fuller than this computes no prompts; 0 = however full it is',
+    }),
+    maxLocalPrefillLength: count(0, 10_000_000, {
+      default: 1000,
+      description: 'decode-first: prompts with no more tokens to compute stay with the decode worker',
+    }),
+    maxPrefillQueueSize: count(0, 1_000_000, {
+      default: 2,
+      description: 'decode-first: so do all others while so many wait in the queue',
+    }),
+  }),
   deadlines: group({
     acceptMs: count(1, hour, { default: 2000, description: 'a worker says Accepted or refuses; it only takes a look' }),
     queueMs: count(1, hour, { default: 60_000, description: 'waiting for a worker' }),

@@ -197,6 +197,9 @@ export function offers(api: WorkerApi, queue: PrefillQueue) {
         case 'PeerSeen':
           state.peers.add(message.incarnation);
           return true;
+        case 'PeerLeaving':
+          state.peers.delete(message.incarnation);
+          return true;
         case 'PeerGone':
           state.peers.delete(message.incarnation);
           takerGone(state, message.incarnation, ctx);

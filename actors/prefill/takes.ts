@@ -92,10 +92,9 @@ export function takes(api: WorkerApi, jobs: JobSource) {
           return true;
         }
         case 'PeerSeen':
-          state.peers.add(message.incarnation);
+        case 'PeerLeaving':
           return true;
         case 'PeerGone':
-          state.peers.delete(message.incarnation);
           for (const [key, { decode }] of state.takes) {
             if (decode === message.incarnation) forget(state, key, 'done');
           }

@@ -109,7 +109,8 @@ const defaultDecodeFirst: DecodeFirstConfig = { maxLocalPrefillLength: 1000, max
 
 /** Throws RangeError, which names the setting, unless both are integers of at least 0. */
 export function decodeFirstConfig(given: Partial<DecodeFirstConfig> = {}): DecodeFirstConfig {
-  const config = { ...defaultDecodeFirst, ...given };
+  const { maxLocalPrefillLength, maxPrefillQueueSize } = { ...defaultDecodeFirst, ...given };
+  const config = { maxLocalPrefillLength, maxPrefillQueueSize };
   for (const [key, value] of Object.entries(config)) {
     if (!Number.isSafeInteger(value) || value < 0)
       throw new RangeError(`${key} is ${value}: an integer of at least 0 is wanted`);

@@ -56,6 +56,8 @@ export type WorkerMessage =
   | { readonly type: 'Sweep' }
   /** What was held back to leave together is due. */
   | { readonly type: 'Frames' }
+  /** P: token 1 of these is out, and what D must know of them is due. */
+  | { readonly type: 'HandOver'; readonly keys: readonly number[] }
   | { readonly type: 'GatewayGone'; readonly incarnation: string }
   /** No new work; `idle` is told once when the last job has ended. */
   | { readonly type: 'Drain'; readonly idle: Ref<{ readonly type: 'Idle' }> }
@@ -65,8 +67,10 @@ export type WorkerMessage =
 
 /** What concerns the prefill queue of the decode-first flow and those at its two ends. */
 export type QueueNews =
-  /** A worker of the other role with the same KV is there, or is no more. */
+  /** A worker of the other role with the same KV comes or goes. */
   | { readonly type: 'PeerSeen'; readonly incarnation: string }
+  /** It takes nothing new, and sees through what it has. */
+  | { readonly type: 'PeerLeaving'; readonly incarnation: string }
   | { readonly type: 'PeerGone'; readonly incarnation: string }
   /** P: taken from the queue. */
   | (Head & { readonly type: 'Job'; readonly ticket: number; readonly body: Body<'RemotePrefill'> })

@@ -4,6 +4,8 @@
  */
 import {
   costConfig,
+  type DisaggRouting,
+  disaggRouting,
   type FrontendFacts,
   type FrontendMessage,
   type FrontendPorts,
@@ -52,7 +54,7 @@ export interface GatewayParts {
   readonly bus: Bus;
   readonly kernel: Kernel;
   readonly info: InstanceInfo;
-  readonly config: Pick<ResolvedConfig, 'routing' | 'deadlines' | 'nats' | 'tape'>;
+  readonly config: Pick<ResolvedConfig, 'routing' | 'disagg' | 'deadlines' | 'nats' | 'tape'>;
   /** Tokens of a KV block, as prompts are hashed by. */
   readonly blockTokens: number;
   readonly ports: Pick<FrontendPorts, 'preprocessor' | 'detokenizers' | 'summary'>;
@@ -95,6 +97,7 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
       cost: costConfig(config.routing),
       caches: { maxBytes: kvIndexBytes, assumeMs },
       queue: oneClass(queueLength),
+      disagg: routingOf(config.disagg),
       inhibition: { firstMs: inhibitMs, longestMs: longestInhibitionMs },
       tape,
     }),
@@ -231,4 +234,16 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
       tape?.stop();
     },
   };
+}
+
+/** 0 turns a threshold off. */
+function routingOf({ flow, policy, ...of }: ResolvedConfig['disagg']): DisaggRouting {
+  return disaggRouting({
+    flow,
+    policy,
+    maxLocalTokens: of.maxLocalTokens,
+    maxLocalShare: of.maxLocalShare,
+    decodeBusyShare: of.decodeBusyShare || undefined,
+    prefillBusy: of.prefillBusyTokens === 0 ? {} : { tokens: of.prefillBusyTokens },
+  });
 }

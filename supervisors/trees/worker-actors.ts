@@ -6,6 +6,7 @@
 import {
   type Behaviour,
   beaconActor,
+  type DecodeFirstConfig,
   decodeActor,
   type GpuMessage,
   gpuActor,
@@ -23,12 +24,16 @@ import {
   type Body,
   type Bus,
   type InstanceInfo,
+  type JobTaker,
   listenFrames,
+  openJobBoard,
   openMailbox,
   serveQueries,
+  takeJobs,
   watchInstances,
 } from '../../transport/index.js';
 import { openCacheReports } from './kv-reports.js';
+import { joinPeers, poolOf } from './peers.js';
 
 const resyncMs = 500;
 /** D waits for P this long without news; P says something every second. */
@@ -47,6 +52,8 @@ export interface WorkerParts {
   readonly info: InstanceInfo;
   /** Resident memory of the process, bytes. */
   readonly rss: () => number;
+  /** Decode-first: prompts go by a queue, and these to a decode worker's own engine; absent: the router brings them (prefill-first). */
+  readonly decodeFirst?: DecodeFirstConfig;
   /** A span for a traced request's time here; undefined while tracing is off. */
   readonly span?: WorkerConfig['span'];
 }
@@ -78,7 +85,14 @@ export async function startWorkerActors(parts: WorkerParts): Promise<WorkerActor
     address(role, incarnation, 'gpu'),
   );
   const here = address(role, incarnation, 'worker');
-  const worker = kernel.spawn(workerBehaviour(parts, gpu), here);
+  // A job comes on a subscription, so never before the actor that it is for.
+  const taker: JobTaker | undefined =
+    role === 'prefill' && parts.decodeFirst !== undefined
+      ? takeJobs(bus, poolOf(engine.card), here, (ticket, { req, attempt, budgetMs, body }) => {
+          kernel.tell(worker, { type: 'Job', ticket, req, attempt, budgetMs, body });
+        })
+      : undefined;
+  const worker: Ref<WorkerMessage> = kernel.spawn(workerBehaviour(parts, gpu, taker), here);
   const beacon = kernel.spawn(
     beaconActor(incarnation, engine.limits, gpu, worker, parts.rss),
     address(role, incarnation, 'beacon'),
@@ -98,13 +112,20 @@ export async function startWorkerActors(parts: WorkerParts): Promise<WorkerActor
     },
   });
   const gatewayGone = (gateway: string) => void kernel.tell(worker, { type: 'GatewayGone', incarnation: gateway });
+  const peers = joinPeers(info, (news) => void kernel.tell(worker, news));
   const deaths = listenFrames(bus, 'down', here, {
     message: (frame) => {
-      if (frame.type === 'Down' && frame.to.startsWith('gateway.')) gatewayGone(frame.body.incarnation);
+      if (frame.type !== 'Down') return;
+      if (frame.to.startsWith('gateway.')) gatewayGone(frame.body.incarnation);
+      else peers.dead(frame.body.incarnation);
     },
   });
   const watch = await watchInstances(bus, ({ kind, info: other }) => {
     if (kind === 'gone' && other.component === 'gateway') gatewayGone(other.incarnation);
+    peers.changed(other, kind === 'gone');
+  });
+  const unlisten = bus.onState((state) => {
+    if (state === 'up') kernel.tell(worker, { type: 'BrokerBack' });
   });
   const announcement = announce(bus, info);
 
@@ -125,14 +146,20 @@ export async function startWorkerActors(parts: WorkerParts): Promise<WorkerActor
     async leave() {
       await announcement.withdraw();
       for (const source of [mailbox, acks, deaths, watch]) source.stop();
+      taker?.stop();
+      unlisten();
       queries();
       cache.stop();
     },
   };
 }
 
-function workerBehaviour(parts: WorkerParts, gpu: Ref<GpuMessage>): Behaviour<WorkerMessage, unknown> {
-  const { role, engine, info, span } = parts;
+function workerBehaviour(
+  parts: WorkerParts,
+  gpu: Ref<GpuMessage>,
+  taker: JobTaker | undefined,
+): Behaviour<WorkerMessage, unknown> {
+  const { role, bus, engine, info, span, decodeFirst } = parts;
   const { id, fingerprint, kvType, kvLayout, blockTokens } = engine.card;
   const config = {
     leg: role,
@@ -149,9 +176,13 @@ function workerBehaviour(parts: WorkerParts, gpu: Ref<GpuMessage>): Behaviour<Wo
     leaseMs,
     keepMs,
     ...(span === undefined ? {} : { span }),
+    ...(decodeFirst === undefined ? {} : { remotePrefill: decodeFirst }),
   };
-  if (role === 'decode') return decodeActor(config, gpu) as Behaviour<WorkerMessage, unknown>;
+  if (role === 'decode') {
+    const board = openJobBoard(bus, poolOf(engine.card), address(role, info.incarnation, 'worker'));
+    return decodeActor(config, gpu, board) as Behaviour<WorkerMessage, unknown>;
+  }
   const { pool } = engine;
   if (pool === undefined) throw new Error(`the ${engine.card.engine} engine of a prefill worker exports no KV`);
-  return prefillActor(config, gpu, () => pool) as Behaviour<WorkerMessage, unknown>;
+  return prefillActor(config, gpu, () => pool, taker) as Behaviour<WorkerMessage, unknown>;
 }

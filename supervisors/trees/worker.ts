@@ -1,7 +1,7 @@
 /** A prefill or decode process: its engine, its actors, and how they come to their end. */
 import { hostname } from 'node:os';
 import type { Logger } from 'pino';
-import type { WorkerFacts } from '../../actors/index.js';
+import { decodeFirstConfig, type WorkerFacts } from '../../actors/index.js';
 import type { Tracing } from '../../gateway/index.js';
 import type { Engine } from '../../gpu/index.js';
 import type { InstanceInfo } from '../../transport/index.js';
@@ -39,6 +39,7 @@ export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
     engine,
     info: instanceInfo(boot, engine),
     rss: () => process.memoryUsage.rss(),
+    ...(boot.config.disagg.flow === 'decode-first' && { decodeFirst: decodeFirstConfig(boot.config.disagg) }),
     ...(tracing && { span: (name: string, traceparent: string) => tracing.start(name, traceparent) }),
   });
   for (const actor of worker.essential) host.essential(actor);
