@@ -26,6 +26,7 @@ export {
 } from './kv-pool.js';
 export { createLlamaEngine, type LlamaEngine, type LlamaEngineOptions } from './llama-engine.js';
 export { openVocabulary, type VocabularyOptions } from './llama-vocabulary.js';
+export { mockAnswer } from './mock/content.js';
 export type { MockEngineOptions } from './mock/options.js';
 export { type EngineClock, systemClock } from './mock/timing.js';
 export { createMockEngine } from './mock-engine.js';

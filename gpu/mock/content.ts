@@ -88,3 +88,22 @@ export function logprobsAt(
   }
   return [own, top];
 }
+
+export interface AnswerOptions {
+  readonly blockTokens: number;
+  readonly kvBytesPerToken: number;
+  readonly seed: number;
+  readonly choice: number;
+  readonly tokens: number;
+}
+
+/** What a mock engine of these sizes answers to a prompt, whoever computes it: the oracle of the simulator. */
+export function mockAnswer(prompt: Uint32Array, options: AnswerOptions): number[] {
+  const { blockTokens, kvBytesPerToken, seed, choice, tokens } = options;
+  const digests: Digest[] = [];
+  for (let from = 0; from < prompt.length; from += blockTokens) {
+    digests.push(digestKv(kvOf(prompt.subarray(from, from + blockTokens), from, kvBytesPerToken / 4)));
+  }
+  const base = choiceBase(chain(digests), seed, choice);
+  return Array.from({ length: tokens }, (_, position) => tokenAt(base, position));
+}

@@ -1,0 +1,25 @@
+/** Which failures a client may be told of, by what went wrong. Whatever is not here must not happen: the request should have been served. */
+import type { FaultKind, Schedule } from './schedule.js';
+
+const anyOf = (...kinds: FaultKind[]): ReadonlySet<FaultKind> => new Set(kinds);
+const broker = anyOf('broker-restart', 'broker-crash', 'partition');
+
+const excuses: Readonly<Record<string, ReadonlySet<FaultKind>>> = {
+  // New requests while the broker is away, or out of reach of their gateway.
+  broker_down: broker,
+  net_refused: anyOf('disk-full'),
+  net_timeout: broker,
+  // Nobody to serve it for as long as it may wait.
+  no_worker: anyOf('crash', 'freeze', 'wedge', 'partition', 'broker-restart', 'broker-crash', 'drain'),
+  queue_timeout: anyOf('crash', 'freeze', 'wedge', 'partition', 'broker-restart', 'broker-crash', 'drain'),
+  // Two processes died while they had it.
+  poison_prompt: anyOf('crash', 'freeze', 'wedge'),
+};
+
+/** Undefined: it is excused. */
+export function inexcusable(code: string, { faults }: Schedule): string | undefined {
+  const kinds = excuses[code];
+  if (kinds !== undefined && faults.some(({ kind }) => kinds.has(kind))) return undefined;
+  const had = [...new Set(faults.map(({ kind }) => kind))].join(', ');
+  return `failed with ${code}, for which ${had === '' ? 'an undisturbed run' : had} is no reason`;
+}

@@ -1,0 +1,208 @@
+/**
+ * What one run of the simulator does, as plain data: who asks for what and when, and what goes wrong. The same schedule gives the same run,
+ * to the byte, so a schedule that fails is a bug report, and a spec.
+ */
+import Type from 'typebox';
+import { Compile } from 'typebox/compile';
+import { seededRandom } from '../../actors/index.js';
+import type { Rates } from './network.js';
+
+export const faultKinds = [
+  'crash',
+  'freeze',
+  'wedge',
+  'slow',
+  'partition',
+  'clock-jump',
+  'broker-restart',
+  'broker-crash',
+  'disk-full',
+  'drain',
+] as const;
+export type FaultKind = (typeof faultKinds)[number];
+
+export interface Fault {
+  readonly at: number;
+  readonly kind: FaultKind;
+  /** An instance, e.g. `decode-0` or `node`; '' where it concerns the broker. */
+  readonly target: string;
+  /** How long it lasts. */
+  readonly forMs: number;
+}
+
+export interface PlannedRequest {
+  readonly at: number;
+  readonly gateway: number;
+  /** Requests of one group begin with the same tokens. */
+  readonly group: number;
+  readonly sharedTokens: number;
+  readonly ownTokens: number;
+  readonly maxTokens: number;
+  readonly n: number;
+  readonly seed: number;
+  /** The client leaves this long after it asked; undefined: it waits for the end. */
+  readonly leavesAfterMs?: number;
+}
+
+export interface Schedule {
+  readonly version: 1;
+  readonly seed: number;
+  readonly gateways: number;
+  readonly prefill: number;
+  readonly decode: number;
+  readonly slots: number;
+  readonly rates: Rates;
+  readonly requests: readonly PlannedRequest[];
+  readonly faults: readonly Fault[];
+}
+
+export interface DrawOptions {
+  /** @default 40 */
+  readonly requests?: number;
+  /** Most faults. @default 6 */
+  readonly faults?: number;
+  /** Requests and faults begin within this. @default 4000 */
+  readonly spanMs?: number;
+}
+
+/** How often each is drawn, against the others. */
+const weights: Readonly<Record<FaultKind, number>> = {
+  crash: 4,
+  freeze: 3,
+  wedge: 2,
+  slow: 2,
+  partition: 2,
+  'clock-jump': 1,
+  'broker-restart': 1,
+  'broker-crash': 1,
+  'disk-full': 1,
+  drain: 2,
+};
+const lots = faultKinds.flatMap((kind) => Array<FaultKind>(weights[kind]).fill(kind));
+
+const quiet: Rates = { drop: 0, duplicate: 0, reorder: 0, delay: 0 };
+
+/** Everything follows from the seed. */
+export function drawSchedule(seed: number, options: DrawOptions = {}): Schedule {
+  const random = seededRandom(seed * 2 + 1);
+  const whole = (from: number, to: number) => from + Math.floor(random() * (to - from + 1));
+  const among = <T>(list: readonly T[]): T => list[Math.floor(random() * list.length)] as T;
+  const spanMs = options.spanMs ?? 4_000;
+  const gateways = whole(1, 2);
+  const prefill = whole(0, 2);
+  const decode = whole(1, 3);
+  const lossy = random() < 0.5;
+  const rate = () => (lossy && random() < 0.6 ? random() * 0.02 : 0);
+  const rates: Rates = lossy ? { drop: rate(), duplicate: rate(), reorder: rate(), delay: rate() } : quiet;
+  const names = (role: string, count: number) => Array.from({ length: count }, (_, index) => `${role}-${index}`);
+  const workers = [...names('prefill', prefill), ...names('decode', decode)];
+  const processes = [...workers, ...names('gateway', gateways)];
+  const targets: Readonly<Record<FaultKind, readonly string[]>> = {
+    crash: processes,
+    freeze: [...processes, 'node'],
+    wedge: workers,
+    slow: processes,
+    partition: processes,
+    'clock-jump': processes,
+    'broker-restart': [''],
+    'broker-crash': [''],
+    'disk-full': [''],
+    drain: workers,
+  };
+  const durations: Readonly<Record<FaultKind, readonly [number, number]>> = {
+    crash: [0, 0],
+    freeze: [200, 8_000],
+    wedge: [0, 0],
+    slow: [500, 4_000],
+    partition: [200, 8_000],
+    'clock-jump': [-3_600_000, 3_600_000],
+    'broker-restart': [100, 4_000],
+    'broker-crash': [100, 4_000],
+    'disk-full': [200, 3_000],
+    drain: [0, 0],
+  };
+  const requests = Array.from({ length: options.requests ?? 40 }, (): PlannedRequest => {
+    const leaves = random() < 0.15;
+    return {
+      at: random() * spanMs,
+      gateway: whole(0, gateways - 1),
+      group: whole(0, 3),
+      sharedTokens: whole(0, 3) * 64,
+      ownTokens: whole(1, 150),
+      maxTokens: whole(1, 60),
+      n: random() < 0.15 ? 2 : 1,
+      seed: whole(0, 1_000_000),
+      ...(leaves ? { leavesAfterMs: random() * 1_500 } : {}),
+    };
+  });
+  const faults = Array.from({ length: whole(0, options.faults ?? 6) }, (): Fault => {
+    const kind = among(lots);
+    const [least, most] = durations[kind];
+    return { at: random() * spanMs, kind, target: among(targets[kind]), forMs: whole(least, most) };
+  }).filter(({ target }) => target !== undefined);
+  const byTime = (a: { readonly at: number }, b: { readonly at: number }) => a.at - b.at;
+  return {
+    version: 1,
+    seed,
+    gateways,
+    prefill,
+    decode,
+    slots: whole(2, 6),
+    rates,
+    requests: requests.sort(byTime),
+    faults: faults.sort(byTime),
+  };
+}
+
+const Rate = Type.Number({ minimum: 0, maximum: 1 });
+const Time = Type.Number({ minimum: 0, maximum: 3_600_000 });
+const Whole = (minimum: number, maximum: number) => Type.Integer({ minimum, maximum });
+const Shape = Compile(
+  Type.Object({
+    version: Type.Literal(1),
+    seed: Whole(0, 2 ** 40),
+    gateways: Whole(1, 16),
+    prefill: Whole(0, 64),
+    decode: Whole(1, 64),
+    slots: Whole(1, 256),
+    rates: Type.Object({ drop: Rate, duplicate: Rate, reorder: Rate, delay: Rate }),
+    requests: Type.Array(
+      Type.Object({
+        at: Time,
+        gateway: Whole(0, 15),
+        group: Whole(0, 1_000),
+        sharedTokens: Whole(0, 16_000),
+        ownTokens: Whole(1, 16_000),
+        maxTokens: Whole(1, 16_000),
+        n: Whole(1, 16),
+        seed: Whole(0, 2 ** 53 - 1),
+        leavesAfterMs: Type.Optional(Time),
+      }),
+      { maxItems: 100_000 },
+    ),
+    faults: Type.Array(
+      Type.Object({
+        at: Time,
+        kind: Type.Enum([...faultKinds]),
+        target: Type.String({ maxLength: 64 }),
+        forMs: Whole(-(2 ** 40), 2 ** 40),
+      }),
+      { maxItems: 10_000 },
+    ),
+  }),
+);
+
+/** A schedule from a file's text, or a sentence that says what is wrong with it. */
+export function readSchedule(text: string, file: string): Schedule | string {
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch (error) {
+    return `${file} is not JSON: ${(error as Error).message}`;
+  }
+  const { version } = (value ?? {}) as { version?: unknown };
+  if (version !== 1) return `${file} is no schedule of version 1, but ${JSON.stringify(version) ?? 'something else'}`;
+  if (Shape.Check(value)) return value as Schedule;
+  const [first] = Shape.Errors(value);
+  return `${file}: ${first?.instancePath === '' ? 'it' : first?.instancePath} ${first?.message ?? 'is wrong'}`;
+}

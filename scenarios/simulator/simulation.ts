@@ -1,0 +1,240 @@
+/**
+ * One run of a schedule: a whole deployment in one thread and virtual time, with the same frontend, router, worker and supervisor code as
+ * the real one, over a simulated broker, network and process table (design 7).
+ */
+import { createHash } from 'node:crypto';
+import { seededDispatcher, seededRandom } from '../../actors/index.js';
+import type { NodeParts, ResolvedConfig } from '../../supervisors/index.js';
+import { createMemoryBroker } from '../../transport/index.js';
+import { ask, detokenizer, type Seen } from './client.js';
+import { inexcusable } from './excuses.js';
+import { faults } from './faults.js';
+import { createMachine, type Machine } from './machine.js';
+import type { Mutation } from './mutation.js';
+import { createNetwork } from './network.js';
+import { type Life, type Node, startNode } from './node.js';
+import { unrest } from './rest.js';
+import type { Schedule } from './schedule.js';
+import { createTimeline } from './timeline.js';
+
+export interface SimulationOptions {
+  readonly parts: NodeParts;
+  readonly config: ResolvedConfig;
+  readonly mutation?: Mutation;
+  /** Lines of what happened, for people. */
+  readonly trace?: (line: string) => void;
+}
+
+export interface SimulationResult {
+  readonly seed: number;
+  /** What must never be, and was; the run ends with the first. */
+  readonly violations: readonly string[];
+  readonly requests: number;
+  readonly outcomes: Readonly<Record<string, number>>;
+  /** Of requests that failed: how many with which code. */
+  readonly codes: Readonly<Record<string, number>>;
+  readonly events: number;
+  readonly virtualMs: number;
+  readonly longestPauseMs: number;
+  /** SHA-256 over everything that clients saw and every process did: equal for equal schedules. */
+  readonly digest: string;
+}
+
+/** After the last request and fault everything must come to rest within this. */
+const restMs = 120_000;
+/** Messages that one event may cause before it counts as a livelock. */
+const turnLimit = 100_000;
+
+export async function simulate(schedule: Schedule, options: SimulationOptions): Promise<SimulationResult> {
+  const { parts, config, mutation = {}, trace } = options;
+  const random = seededRandom(schedule.seed);
+  const timeline = createTimeline();
+  const turns = seededDispatcher(seededRandom(schedule.seed + 1));
+  const machines = new Map<string, Machine>();
+  const violations: string[] = [];
+  const outcomes: Record<string, number> = {};
+  const hash = createHash('sha256');
+  const seen: Seen[] = [];
+
+  const note = (line: string) => {
+    hash.update(line);
+    trace?.(`${timeline.now().toFixed(3).padStart(12)}  ${line}`);
+  };
+  const violated = (what: string) => {
+    violations.push(what);
+    note(`VIOLATED: ${what}`);
+  };
+  const network = createNetwork({
+    timeline,
+    random: seededRandom(schedule.seed + 2),
+    rates: schedule.rates,
+    machine: (name) => machines.get(name),
+    broker: () => broker,
+  });
+  const broker = createMemoryBroker({
+    namespace: 'sim',
+    clock: { now: timeline.now, wallTime: timeline.now, setTimer: timeline.after },
+    deliver: network.deliver,
+  });
+  let births = 0;
+  const node: Node = startNode({
+    parts,
+    schedule,
+    config,
+    random,
+    sameIncarnation: mutation.sameIncarnation === true,
+    ports: {
+      preprocessor: { prepare: (_api, body) => ({ ok: true, prepared: body as never }) },
+      detokenizers: { open: detokenizer },
+      summary: () => {},
+    },
+    machine(name) {
+      const machine = createMachine(
+        {
+          timeline,
+          broker,
+          turns,
+          mutate: mutation,
+          log: (level, actor, message, fields) => {
+            if (level !== 'debug') note(`${level} ${actor}: ${message} ${fields === undefined ? '' : shown(fields)}`);
+          },
+        },
+        name,
+        schedule.seed * 1_000 + ++births,
+      );
+      machines.set(name, machine);
+      return machine;
+    },
+    begun: ({ machine }) => note(`${machine.name} starts`),
+    ended(life, text) {
+      machines.delete(life.machine.name);
+      note(`${life.machine.name} ended: ${text}`);
+      if (life.role === 'gateway') cutOff(life);
+    },
+  });
+
+  /** Tickets are unique per gateway incarnation. */
+  let tickets = 0;
+  const clients = new Map<Seen, { readonly life: Life; readonly ticket: number }>();
+  /** Its clients see their connections close. */
+  function cutOff(life: Life): void {
+    for (const [client, { life: of }] of clients) {
+      if (of !== life || client.outcome !== 'waiting') continue;
+      client.outcome = 'cut off';
+      client.endedAt = timeline.now();
+    }
+  }
+  function send(index: number): void {
+    const planned = schedule.requests[index] as Schedule['requests'][number];
+    const ticket = ++tickets;
+    const { seen: client, submit } = ask(planned, index, ticket, {
+      now: timeline.now,
+      violated,
+      ended: ({ outcome, error, tokens }) =>
+        note(`request ${index} ${outcome} ${error?.code ?? ''} ${tokens.join(',')}`),
+    });
+    seen.push(client);
+    const life = node.lives.get(`gateway-${planned.gateway}`);
+    if (life?.gateway === undefined || life.machine.state === 'dead') {
+      client.outcome = 'refused';
+      return;
+    }
+    clients.set(client, { life, ticket });
+    const { gateway, machine } = life;
+    machine.run(() => machine.kernel.tell(gateway.frontend, submit));
+    if (planned.leavesAfterMs === undefined) return;
+    timeline.after(planned.leavesAfterMs, () => {
+      if (client.outcome !== 'waiting') return;
+      client.outcome = 'left';
+      client.endedAt = timeline.now();
+      machine.run(() => machine.kernel.tell(gateway.frontend, { type: 'ClientGone', ticket }));
+    });
+  }
+
+  /** Until `when`, or something is violated. Promises get their turns between two events. */
+  async function runUntil(when: number, done: () => boolean = () => false): Promise<void> {
+    while (timeline.next() <= when && violations.length === 0 && !done()) {
+      timeline.step();
+      turns.drain(turnLimit);
+      for (let turn = 0; turn < microtasks; turn++) await undefined;
+      turns.drain(turnLimit);
+    }
+  }
+
+  /** What holds things for others lets go of them by itself, the last after half a minute. */
+  async function comeToRest(): Promise<void> {
+    const until = timeline.now() + quietMs;
+    for (let look = firstLookMs; ; look *= 2) {
+      await runUntil(Math.min(until, timeline.now() + look));
+      const faults = await unrest(node, schedule, (done) => runUntil(timeline.now() + askPatienceMs, done));
+      if (faults.length === 0 || violations.length > 0) return;
+      if (timeline.now() < until) continue;
+      for (const fault of faults) violated(fault);
+      return;
+    }
+  }
+
+  let up = false;
+  node.up.then(
+    () => {
+      up = true;
+    },
+    (error: unknown) => violated(`the node did not start: ${String(error)}`),
+  );
+  await runUntil(config.node.startMs, () => up);
+  if (!up && violations.length === 0) violated('the node did not start');
+  const begin = timeline.now() + settleMs;
+  await runUntil(begin);
+  for (const [index, { at }] of schedule.requests.entries()) timeline.after(at, () => send(index));
+  let troubles = 0;
+  for (const fault of schedule.faults) {
+    timeline.after(fault.at, () => {
+      note(`fault ${fault.kind} ${fault.target} ${fault.forMs}`);
+      troubles++;
+      faults[fault.kind]({ fault, node, network, broker, timeline, config, over: () => void troubles-- });
+    });
+  }
+  const last = Math.max(0, ...schedule.requests.map(({ at }) => at), ...schedule.faults.map(({ at }) => at));
+  await runUntil(begin + last);
+  const waiting = () => seen.some(({ outcome }) => outcome === 'waiting') || troubles > 0;
+  await runUntil(begin + last + restMs, () => !waiting());
+  if (violations.length === 0) {
+    for (const { index, outcome, error } of seen) {
+      if (outcome === 'waiting') violated(`request ${index} still waits ${restMs} ms after the last event`);
+      const why = outcome === 'failed' ? inexcusable(error?.code ?? '', schedule) : undefined;
+      if (why !== undefined) violated(`request ${index} ${why}`);
+    }
+  }
+  if (violations.length === 0) await comeToRest();
+  let longestPauseMs = 0;
+  const codes: Record<string, number> = {};
+  for (const { outcome, error, longestPauseMs: pause } of seen) {
+    outcomes[outcome] = (outcomes[outcome] ?? 0) + 1;
+    if (outcome === 'failed') codes[error?.code ?? ''] = (codes[error?.code ?? ''] ?? 0) + 1;
+    longestPauseMs = Math.max(longestPauseMs, pause);
+  }
+  return {
+    seed: schedule.seed,
+    violations,
+    requests: seen.length,
+    outcomes,
+    codes,
+    events: timeline.events,
+    virtualMs: timeline.now(),
+    longestPauseMs,
+    digest: hash.digest('hex'),
+  };
+}
+
+/** After the last process is up, until all have heard of each other. */
+const settleMs = 1_000;
+/** Kept tokens and leases end by themselves within this. */
+const quietMs = 45_000;
+const firstLookMs = 500;
+const askPatienceMs = 2_000;
+/** The longest chain of promises between a bus and an actor, and some more. */
+const microtasks = 12;
+
+function shown(fields: Record<string, unknown>): string {
+  return JSON.stringify(fields, (_key, value: unknown) => (value instanceof Error ? value.message : value));
+}
