@@ -11,7 +11,8 @@ interface NativeIndex {
   close(slot: number): void;
   store(slot: number, tier: number, hashes: BigUint64Array, now: number, expires: number): void;
   remove(slot: number, tier: number, hashes: BigUint64Array): void;
-  find(hashes: BigUint64Array, now: number, rows: Uint32Array): number;
+  answerIn(rows: Uint32Array): void;
+  find(hashes: BigUint64Array, now: number): number;
   blocks(slot: number, tier: number): number;
   stats(): KvIndexStats;
 }
@@ -82,7 +83,8 @@ export function createKvIndex(options: KvIndexOptions = {}): KvIndex {
   const native = new (nativeAddon<{ KvIndex: new (maxBytes: number) => NativeIndex }>().KvIndex)(maxBytes);
   const slots = new Map<string, Map<number, number>>();
   const names: ({ readonly incarnation: string; readonly rank: number } | undefined)[] = [];
-  let rows = new Uint32Array(64 * width);
+  let rows = new Uint32Array(256 * width);
+  native.answerIn(rows);
   const nowTick = (ms: number) => Math.min(never - 1, Math.max(0, Math.floor(ms / tickMs)));
   const endTick = (ms: number) => Math.min(never - 1, Math.max(0, Math.ceil(ms / tickMs)));
 
@@ -131,10 +133,11 @@ export function createKvIndex(options: KvIndexOptions = {}): KvIndex {
     },
     find(hashes, nowMs = 0) {
       const now = nowTick(nowMs);
-      let count = native.find(hashes, now, rows);
+      let count = native.find(hashes, now);
       if (count * width > rows.length) {
         rows = new Uint32Array(count * width * 2);
-        count = native.find(hashes, now, rows);
+        native.answerIn(rows);
+        count = native.find(hashes, now);
       }
       const found: KvOverlap[] = new Array(count);
       for (let i = 0, at = 0; i < count; i++, at += width) {

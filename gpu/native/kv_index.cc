@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <stdexcept>
 #include <utility>
@@ -15,7 +16,7 @@ constexpr uint32_t kFirstMany = 3;
 // What malloc keeps for itself per block, on average.
 constexpr size_t kMallocBytes = 16;
 // How far ahead of a walk the table is fetched into the cache: a lookup is memory latency and little else.
-constexpr size_t kAhead = 12;
+constexpr size_t kAhead = 6;
 // A table that grows leaves this share of the bytes to blocks held by several workers.
 constexpr size_t kTableShare = 4;
 
@@ -309,14 +310,15 @@ bool KvIndex::evict(Segment& segment, uint32_t now) {
   return false;
 }
 
-// Looks at so many places of the table for holders that do not stand. Closing a hole may move an entry past the sweep; the next
+// Looks at so many places and holders of the table for those that do not stand. Closing a hole may move an entry past the sweep; the next
 // round finds it.
-void KvIndex::sweep(size_t places, uint32_t now) {
+void KvIndex::sweep(size_t looks, uint32_t now) {
   size_t rounds = 0;
-  while (places > 0 && (closed_holders_ > 0 || expiring_) && rounds <= segments_.size()) {
+  while (looks > 0 && (closed_holders_ > 0 || expiring_) && rounds <= segments_.size()) {
     Segment& segment = segments_[sweep_segment_];
-    for (; sweep_at_ < segment.capacity && places > 0; places--) {
+    while (sweep_at_ < segment.capacity && looks > 0) {
       Entry& entry = segment.entries[sweep_at_];
+      looks -= std::min<size_t>(looks, entry.ref & kSpilled ? many(entry.ref)->count : 1);
       if (entry.ref != 0 && prune(entry, now) == 0) erase(segment, sweep_at_);
       else sweep_at_++;
     }
@@ -391,6 +393,21 @@ void KvIndex::remove(uint32_t number, uint32_t tier, const uint64_t* hashes, siz
   sweep(count + 16, 0);
 }
 
+// Holders of two blocks in the same order, on the same tiers, to the same end: what blocks of one prompt mostly have.
+bool KvIndex::alike(uint64_t a, uint64_t b) {
+  if (((a | b) & kSpilled) == 0) return ((a ^ b) & kHolderBits) == 0;
+  if ((a & b & kSpilled) == 0) return false;
+  const Many *x = many(a), *y = many(b);
+  return x->count == y->count && std::memcmp(x->holders, y->holders, x->count * sizeof(Holder)) == 0;
+}
+
+template <class Each>
+void KvIndex::each_holder(uint64_t ref, Each each) {
+  if (!(ref & kSpilled)) return each(ref & kHolderBits);
+  const Many* block = many(ref);
+  for (uint32_t i = 0; i < block->count; i++) each(block->holders[i]);
+}
+
 const std::vector<Overlap>& KvIndex::find(const uint64_t* hashes, size_t count, uint32_t now) {
   found_.clear();
   answer_.clear();
@@ -398,15 +415,31 @@ const std::vector<Overlap>& KvIndex::find(const uint64_t* hashes, size_t count, 
     std::fill(runs_.begin(), runs_.end(), Run{});
     stamp_ = 1;
   }
+  // Blocks `from` to the one at hand are held alike, as `ref` says: whoever had `from` has them all, and only `from` was looked at.
+  uint64_t ref = 0;
+  uint32_t from = 0;
+  const auto settle = [&](uint32_t end) {
+    if (end <= from + 1) return;
+    each_holder(ref, [&](Holder holder) {
+      Run& run = runs_[slot_of(holder)];
+      if (run.stamp != stamp_) return;
+      for (uint32_t& each : run.end) each = each == from + 1 ? end : each;
+    });
+  };
   for (size_t i = 1; i < std::min(kAhead, count); i++) fetch(hashes[i]);
-  for (uint32_t i = 0; i < count; i++) {
+  uint32_t i = 0;
+  for (; i < count; i++) {
     if (i + kAhead < count) fetch(hashes[i + kAhead]);
     const uint64_t key = key_of(hashes[i]);
     Entry* entry = lookup(segment_of(key), key);
     if (entry == nullptr) break;
     if (!(entry->ref & kTouched)) entry->ref |= kTouched;
+    if (i > 0 && alike(ref, entry->ref)) continue;
+    settle(i);
+    ref = entry->ref;
+    from = i;
     bool any = false;
-    const auto extend = [&](Holder holder) {
+    each_holder(ref, [&](Holder holder) {
       if (!stands(holder, now)) return;
       const uint32_t slot = slot_of(holder);
       Run& run = runs_[slot];
@@ -423,15 +456,10 @@ const std::vector<Overlap>& KvIndex::find(const uint64_t* hashes, size_t count, 
         if ((tiers & nearer) && run.end[tier] == i) run.end[tier] = i + 1;
       }
       any = true;
-    };
-    if (entry->ref & kSpilled) {
-      const Many* block = many(entry->ref);
-      for (uint32_t at = 0; at < block->count; at++) extend(block->holders[at]);
-    } else {
-      extend(entry->ref & kHolderBits);
-    }
+    });
     if (!any) break;
   }
+  settle(i);
   for (const uint32_t slot : found_) {
     const Run& run = runs_[slot];
     answer_.push_back({slot, {run.end[0], run.end[1] - run.end[0], run.end[2] - run.end[1]}});

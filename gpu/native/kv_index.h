@@ -92,6 +92,9 @@ class KvIndex {
   static Entry* lookup(Segment& segment, uint64_t key);
   static Many* many(uint64_t ref) { return reinterpret_cast<Many*>(ref & ((1ull << 48) - 1)); }
   static size_t bytes_of(uint32_t capacity);
+  static bool alike(uint64_t a, uint64_t b);
+  template <class Each>
+  static void each_holder(uint64_t ref, Each each);
 
   bool stands(Holder holder, uint32_t now) const;
   Entry* place(Segment& segment, uint64_t key, uint32_t now);
@@ -104,7 +107,7 @@ class KvIndex {
   void erase(Segment& segment, size_t at);
   void resize(Segment& segment, size_t capacity);
   bool evict(Segment& segment, uint32_t now);
-  void sweep(size_t entries, uint32_t now);
+  void sweep(size_t looks, uint32_t now);
 
   const size_t max_bytes_;
   size_t bytes_ = 0;

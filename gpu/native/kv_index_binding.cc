@@ -14,8 +14,8 @@ class Index final : public Napi::ObjectWrap<Index> {
   static Napi::Function define(Napi::Env env) {
     return DefineClass(env, "KvIndex",
                        {InstanceMethod<&Index::open>("open"), InstanceMethod<&Index::close>("close"), InstanceMethod<&Index::store>("store"),
-                        InstanceMethod<&Index::remove>("remove"), InstanceMethod<&Index::find>("find"),
-                        InstanceMethod<&Index::blocks>("blocks"), InstanceMethod<&Index::stats>("stats")});
+                        InstanceMethod<&Index::remove>("remove"), InstanceMethod<&Index::answer_in>("answerIn"),
+                        InstanceMethod<&Index::find>("find"), InstanceMethod<&Index::blocks>("blocks"), InstanceMethod<&Index::stats>("stats")});
   }
 
   // new KvIndex(maxBytes: number)
@@ -78,15 +78,20 @@ class Index final : public Napi::ObjectWrap<Index> {
     index_.remove(slot(info), tier(info), given.data, given.count);
   }
 
-  // find(hashes: BigUint64Array, now: number, rows: Uint32Array): number. Fills in [slot, device, host, disk] for as many workers as
-  // there is room for; returns how many there are.
+  // answerIn(rows: Uint32Array): where answers go from now on. Told once, for asking Node where an array lies takes longer than a lookup.
+  void answer_in(const Napi::CallbackInfo& info) {
+    rows_ = span<uint32_t>(info, 0, napi_uint32_array);
+    owner_ = Napi::Persistent(info[0].As<Napi::Object>());
+  }
+
+  // find(hashes: BigUint64Array, now: number): number. Fills in [slot, device, host, disk] for as many workers as there is room for;
+  // returns how many there are.
   Napi::Value find(const Napi::CallbackInfo& info) {
     const auto given = hashes(info, 0);
     const auto& found = index_.find(given.data, given.count, u32(info[1]));
-    const auto rows = span<uint32_t>(info, 2, napi_uint32_array);
     const size_t width = 1 + dynact::kTiers;
-    uint32_t* row = rows.data;
-    const size_t fit = std::min(found.size(), rows.count / width);
+    uint32_t* row = rows_.data;
+    const size_t fit = std::min(found.size(), rows_.count / width);
     for (size_t i = 0; i < fit; i++, row += width) {
       row[0] = found[i].slot;
       std::copy(found[i].blocks, found[i].blocks + dynact::kTiers, row + 1);
@@ -114,6 +119,8 @@ class Index final : public Napi::ObjectWrap<Index> {
   }
 
   dynact::KvIndex index_;
+  Span<uint32_t> rows_{};
+  Napi::ObjectReference owner_;
 };
 
 }  // namespace
