@@ -3,6 +3,7 @@ import type { ExitReason } from '../actors/index.js';
 import { holdNatsServer } from '../transport/index.js';
 import type { GatewayBoot, ListenHandle, RunningTree, WorkerBoot } from './boot.js';
 import { describe } from './errors.js';
+import { warmUpSooner } from './hot-code.js';
 import { exitCodes, type FromChild, factsEveryMs, type Role, type ToChild } from './ipc.js';
 
 const bootWithinMs = 10_000;
@@ -73,6 +74,7 @@ export async function serveRole(
       process.stderr.write(`${describe(error)}\n`);
     }
   });
+  warmUpSooner();
   tell({ type: 'ready' });
   setInterval(() => {
     const { user, system } = process.cpuUsage();

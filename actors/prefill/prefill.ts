@@ -17,6 +17,8 @@ import { type JobSource, noJobs, takes } from './takes.js';
 
 /** D's grant lapses without news from P; an empty offer is news. */
 const renewMs = 1_000;
+/** The gateway gets this head start with token 1: what wakes D would take the core from it (decision 0011). */
+const headStartMs = 1;
 
 /** `pool`: what the engine exports from; read at each offer, for the engine creates it when it starts. */
 export function prefillActor(
@@ -80,6 +82,13 @@ export function prefillActor(
         return { type: 'Prefill', request, haveBlocks: command.body.haveBlocks, leaseMs: config.leaseMs };
       },
       other(state, message, ctx) {
+        if (message.type === 'HandOver') {
+          for (const key of message.keys) {
+            const job = state.jobs.byKey.get(key);
+            if (job) handOver(job, ctx);
+          }
+          return;
+        }
         if (taking.other(state, message, ctx) || message.type !== 'KvRelease') return;
         const job = api.find(state, message);
         // What came from the queue D may take back at any time.
@@ -89,19 +98,20 @@ export function prefillActor(
       swept: taking.swept,
       stepped(state, step, ctx) {
         const now = ctx.now();
+        const finished = step.prefilled.map(({ key }) => key);
         if (step.progress.length > 0) taking.progressed(state);
         for (const { key, blocks } of step.exported) {
           const job = state.jobs.byKey.get(key);
           if (!job) continue;
           job.blocks.push(...blocks);
-          offer(job, [...blocks], now, ctx);
+          // The descriptor of the whole follows at once: it says all that an offer would.
+          if (!finished.includes(key)) offer(job, [...blocks], now, ctx);
         }
         for (const { key, cachedTokens } of step.prefilled) {
           const job = state.jobs.byKey.get(key);
-          if (!job) continue;
-          job.cachedTokens = Math.max(job.cachedTokens, cachedTokens);
-          handOver(job, ctx);
+          if (job) job.cachedTokens = Math.max(job.cachedTokens, cachedTokens);
         }
+        if (finished.length > 0) ctx.after(headStartMs, { type: 'HandOver', keys: finished });
       },
       tick(state, job, now, ctx) {
         if (now < job.expiresAt) return;

@@ -3,6 +3,7 @@ import { type Behaviour, type Ctx, createKernel, virtualWorld } from '../../acto
 import { address, type Body } from '../../transport/index.js';
 import { createFleet, prepared } from './fleet.js';
 
+const promptOf = (tokens: number) => Uint32Array.from({ length: tokens }, (_, at) => at * 31);
 const words = (text = '') => text.trim().split(' ').filter(Boolean);
 
 /** Legs whose Accepted was sent, and how many frames left, for one request. */
@@ -34,6 +35,39 @@ describe('messages that a request can do without', () => {
   it('are frames of steps within a millisecond, while steps that take longer have one each', async () => {
     expect((await served({ speedup: 0 }, 0)).frames).to.be.lessThan(5);
     expect((await served({ speedup: 1, stepMs: 5 }, 0)).frames).to.be.at.least(50);
+  });
+
+  it('are offers of blocks that the hand-off lists at once, while those of a prompt still under way are offered', async () => {
+    const offered = async (promptTokens: number) => {
+      const fleet = createFleet({ prefill: 1, decode: 1, engine: { batchTokens: 64 } });
+      const blocks: number[] = [];
+      fleet.lose(({ type, body }) => {
+        if (type === 'KvOffer') blocks.push(...(body as Body<'KvOffer'>).blocks.map(({ index }) => index));
+        return true;
+      });
+      const { seen } = fleet.submit(prepared({ prompt: promptOf(promptTokens) }));
+      await fleet.run(60_000, () => seen.ends > 0);
+      expect(seen.error).to.equal(undefined);
+      return blocks;
+    };
+    expect(await offered(60)).to.deep.equal([]);
+    expect(await offered(300)).to.deep.equal([0, 1, 2, 3]);
+  });
+
+  it('keep token 1 waiting least: what follows it for the decode worker comes a millisecond later', async () => {
+    const fleet = createFleet({ prefill: 1, decode: 1, engine: { speedup: 0 } });
+    const at: Record<string, number> = {};
+    fleet.loseSteps(() => {
+      at.token ??= fleet.world.now();
+      return true;
+    });
+    fleet.lose(({ type }) => {
+      if (type === 'PrefillDone') at.handOver = fleet.world.now();
+      return true;
+    });
+    const { seen } = fleet.submit(prepared());
+    await fleet.run(60_000, () => seen.ends > 0);
+    expect((at.handOver as number) - (at.token as number)).to.be.within(0.9, 2);
   });
 
   it('are headers before the first token, but not for longer than about a second', async () => {

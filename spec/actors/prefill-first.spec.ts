@@ -219,11 +219,16 @@ describe('a request whose messages are lost', () => {
   });
 
   it('survives the loss of every offer: PrefillDone repairs them', async () => {
-    const fleet = createFleet({ prefill: 1, decode: 1 });
-    fleet.lose(({ type }) => type !== 'KvOffer');
-    const { seen } = fleet.submit();
+    const fleet = createFleet({ prefill: 1, decode: 1, engine: { batchTokens: 64 } });
+    let offers = 0;
+    fleet.lose(({ type }) => {
+      if (type === 'KvOffer') offers++;
+      return type !== 'KvOffer';
+    });
+    const { seen } = fleet.submit(prepared());
     await fleet.run(60_000, () => seen.ends > 0);
     complete(seen);
+    expect(offers).to.be.greaterThan(1);
     expect(fleet.summaries[0]?.attempts).to.equal(1);
     await settled(fleet);
   });

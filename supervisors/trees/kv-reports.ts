@@ -5,7 +5,9 @@
 import type { Engine } from '../../gpu/index.js';
 import { type Bus, type Component, type KvOp, openKvPublisher } from '../../transport/index.js';
 
-const holdMs = 20;
+const holdMs = 100;
+/** So many changed blocks leave at once: a batch that grows beyond what it may say becomes a snapshot. */
+const holdBlocks = 1_024;
 
 export interface CacheReports {
   /** In the order of the engine's steps. */
@@ -17,17 +19,23 @@ export function openCacheReports(bus: Bus, component: Component, incarnation: st
   const { blockTokens } = engine.card;
   const publisher = openKvPublisher(bus, { component, incarnation, blockTokens });
   let cancel: (() => void) | undefined;
+  let held = 0;
   let stopped = false;
+  const flush = (): void => {
+    cancel?.();
+    cancel = undefined;
+    held = 0;
+    publisher.flush();
+  };
   return {
     report(ops) {
       // The engine outlives its listeners.
       if (stopped) return;
       // One engine is one rank.
       publisher.report(0, ops);
-      cancel ??= bus.clock.setTimer(holdMs, () => {
-        cancel = undefined;
-        publisher.flush();
-      });
+      for (const op of ops) held += op.op === 'cleared' ? 0 : op.hashes.length;
+      if (held >= holdBlocks) flush();
+      else cancel ??= bus.clock.setTimer(holdMs, flush);
     },
     stop() {
       stopped = true;
