@@ -4,50 +4,12 @@
  * all prompts share, to the one with fewest requests), which stores what it lacks and removes what it has used least recently. Then the
  * calls alone are timed: two blocks asked for, one reported.
  */
-import { readFileSync } from 'node:fs';
-import { gunzipSync } from 'node:zlib';
 import { createKvIndex, type KvIndex } from '../gpu/index.js';
 import type { KvOp } from '../transport/index.js';
 import type { Bench } from './bench.js';
 import { figure } from './outcome.js';
+import { readTrace, synthesize } from './request-trace.js';
 import { median } from './statistics.js';
-
-/** Block ids of one request's prompt, prefix first; equal ids mean equal prefixes up to and including that block. */
-type Prompt = readonly number[];
-
-/** One line of a Mooncake trace: `{"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [n, …]}`, gzip or plain. */
-function readTrace(path: string): Prompt[] {
-  const bytes = readFileSync(path);
-  const text = (bytes[0] === 0x1f ? gunzipSync(bytes) : bytes).toString('utf8');
-  return text
-    .split('\n')
-    .filter((line) => line !== '')
-    .map((line) => (JSON.parse(line) as { hash_ids: number[] }).hash_ids);
-}
-
-/**
- * Conversations of the same shape as the published trace: 12,000 requests of 24 blocks (512 tokens each) on average, one block common to
- * all, four of ten a further turn of a conversation that is under way.
- */
-function synthesize(requests: number): Prompt[] {
-  let state = 20_260_131;
-  const draw = () => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
-    return state / 2 ** 32;
-  };
-  let fresh = 1;
-  const grow = (prompt: Prompt, blocks: number) => [...prompt, ...Array.from({ length: blocks }, () => fresh++)];
-  const open: Prompt[] = [];
-  return Array.from({ length: requests }, () => {
-    const again = open.length > 0 && draw() < 0.4 ? Math.floor(draw() * open.length) : -1;
-    const length = Math.min(240, Math.ceil(-Math.log(1 - draw()) * (again < 0 ? 18 : 6)));
-    const prompt = grow(again < 0 ? [0] : (open[again] as Prompt), length);
-    if (again < 0) open.push(prompt);
-    else open[again] = prompt;
-    if (open.length > 500) open.splice(Math.floor(draw() * open.length), 1);
-    return prompt;
-  });
-}
 
 /** Well mixed and 64 bits wide, as real hashes are. `tenant` tells copies of a trace apart. */
 function hashesOf(prompt: Prompt, tenant: number): BigUint64Array {
@@ -57,6 +19,9 @@ function hashesOf(prompt: Prompt, tenant: number): BigUint64Array {
     return x ^ (x >> 31n);
   });
 }
+
+/** Block ids of one request's prompt, prefix first. */
+type Prompt = readonly number[];
 
 interface Call {
   /** Undefined: a lookup. */
@@ -171,7 +136,8 @@ export const kvIndexBench: Bench = {
     bytes: { type: 'string' },
   },
   run(options, progress) {
-    const trace = options.trace === undefined ? synthesize(12_000) : readTrace(String(options.trace));
+    const requests = options.trace === undefined ? synthesize(12_000) : readTrace(String(options.trace));
+    const trace = requests.map(({ blocks }) => blocks);
     const shape = {
       workers: number(options.workers, 16),
       capacity: number(options.capacity, 32_768),
