@@ -416,6 +416,7 @@ for (const side of [memorySide(), natsSide()]) {
         rssBytes: 1,
         jobs: 0,
         leaked: 0,
+        everyMs: 250,
       };
       post.frame(worker, gateway, 'Load', load, head());
       post.frame(worker, worker, 'Down', { incarnation: load.incarnation, reason: 'spec' }, head());
@@ -497,6 +498,43 @@ for (const side of [memorySide(), natsSide()]) {
       expect(events[4]?.kind).to.equal('gone');
       expect(events[4]?.info.incarnation).to.equal('two');
       watch.stop();
+    });
+
+    it('brings a router what the others say of themselves; what is malformed, too large or said for another is dropped and counted', async () => {
+      const gateway = fresh('gateway', 'router');
+      const other = fresh('gateway', 'router');
+      const name = other.split('.')[1] as string;
+      const gate = new Gate();
+      const heard: Envelope[] = [];
+      const listener = listenFrames(b, 'replica', gateway, {
+        message(envelope) {
+          heard.push(envelope);
+          gate.change();
+        },
+      });
+      await b.flush();
+      const post = createPost(a);
+      const lists = { workers: [], placed: [], began: [], handed: [], over: [], waiting: [], failed: [], want: [] };
+      const hashes = Uint8Array.of(1, 2, 3, 4, 5, 6, 7, 8);
+      const placed = [{ num: 1, attempt: 1, decode: 0, stage: 0, units: 1, promptTokens: 64, toCompute: 64, hashes }];
+      const body = { ...lists, seq: 1, workers: ['d'], placed, held: 1 };
+      const foreign: Uint8Array[] = [];
+      const copy = a.subscribe(s.replica('gateway', name), (bytes) => foreign.push(Uint8Array.from(bytes)));
+      await a.flush();
+      post.frame(other, other, 'Replica', body, head());
+      await gate.until(() => heard.length === 1);
+      await a.flush();
+      a.send(s.replica('gateway', 'somebody-else'), foreign[0] as Uint8Array);
+      a.send(s.replica('gateway', name), Uint8Array.of(0x83, 1, 2));
+      a.send(s.replica('gateway', name), new Uint8Array(900 * 1024));
+      post.frame(other, other, 'Replica', { ...body, seq: -1 }, head());
+      post.frame(other, other, 'Replica', { ...body, seq: 2 }, head());
+      await gate.until(() => heard.length === 2);
+      expect(heard.map(({ body: said }) => said)).to.deep.equal([body, { ...body, seq: 2 }]);
+      expect(listener.counters).to.deep.include({ received: 6, malformed: 4, failed: 0 });
+      copy();
+      listener.stop();
+      post.close();
     });
 
     it('reports a throwing frame handler and keeps the connection alive', async () => {

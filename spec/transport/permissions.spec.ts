@@ -87,6 +87,24 @@ describe('Rights on the broker', function () {
     expect(heard).to.deep.equal([of.load, of.down]);
   });
 
+  it('let gateways alone tell and hear what routers place', async () => {
+    const heard: string[] = [];
+    const gate = new Gate();
+    const note = (_: Uint8Array, subject: string) => {
+      heard.push(subject);
+      gate.change();
+    };
+    gateway.subscribe(s.replica(), note);
+    decode.subscribe(s.replica(), () => heard.push('a worker'));
+    await Promise.all([gateway.flush(), decode.flush()]);
+    for (const bus of [decode, prefill, observer]) bus.send(s.replica('gateway', 'x'), new Uint8Array(1));
+    await Promise.all([decode.flush(), prefill.flush(), observer.flush()]);
+    gateway.send(s.replica('gateway', 'y'), new Uint8Array(1));
+    await gate.until(() => heard.includes(s.replica('gateway', 'y')));
+    await decode.flush();
+    expect(heard).to.deep.equal([s.replica('gateway', 'y')]);
+  });
+
   it('keep a worker from changing streams, and from listing itself as another kind', async () => {
     expect(await codeOf(ensureStreams(decode, { tape: 'full', sizeFactor: 0.1 }))).to.equal('NET_DENIED');
     expect(await codeOf(decode.manager.streams.purge(s.stream('MAIL')))).to.not.equal('resolved');

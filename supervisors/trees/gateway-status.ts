@@ -26,6 +26,7 @@ export function gatewayStatus(view: GatewayView) {
   const samples = [
     ...frontendRows(view).map(sample),
     ...routerRows(view).map(sample),
+    ...replicaRows(view).map(sample),
     ...inhibitedSamples(view),
     ...workerSamples(view),
   ];
@@ -78,6 +79,22 @@ function routerRows({ router, kv: views }: GatewayView): readonly Row[] {
       'Tokens cached that were not expected to be.',
       hits?.unforeseen,
     ],
+  ];
+}
+
+function replicaRows({ router }: GatewayView): readonly Row[] {
+  const peers = router?.replicas;
+  return [
+    ['gauge', 'router_peers', 'Other gateways that the router knows of.', peers?.peers],
+    ['gauge', 'router_peers_out_of_step', 'Of those, whose dispatches it does not know exactly.', peers?.outOfStep],
+    ['gauge', 'router_peer_requests', 'Requests that other gateways have placed.', peers?.requests],
+    ['counter', 'router_peer_frames_total', 'What other routers have told.', peers?.frames],
+    ['counter', 'router_peer_snapshots_total', 'Whole accounts of other routers taken in.', peers?.snapshots],
+    ['counter', 'router_peer_gaps_total', 'Holes in it, each mended by a snapshot.', peers?.gaps],
+    ['counter', 'router_peer_stale_total', 'Frames that came twice or late.', peers?.stale],
+    ['counter', 'router_peer_strangers_total', 'Frames of routers that the registry does not know.', peers?.strangers],
+    ['counter', 'router_peer_refused_total', 'Requests of theirs that could not be counted.', peers?.refused],
+    ['counter', 'router_gave_way_total', 'Free slots left to a request of another gateway.', peers?.gaveWay],
   ];
 }
 
