@@ -9,12 +9,14 @@ export type {
   ClientStream,
   Detokenizer,
   DetokenizerFactory,
+  DryRunAnswer,
   FinishReason,
   FrontendRequest,
   Prepared,
   Preprocessor,
   RequestError,
   RequestSummary,
+  RoutingHints,
   TokenLogprob,
   Usage,
 } from './frontend/ports.js';
@@ -52,7 +54,7 @@ export type { JobSource } from './prefill/takes.js';
 export type { RefusalCode, RefusalMeaning } from './refusals.js';
 export { type RegistryMessage, registryActor } from './registry/registry.js';
 export { countStandstill } from './registry/standstill.js';
-export type { Outcome } from './router/choose.js';
+export type { Outcome, RouteWishes } from './router/choose.js';
 export { costConfig } from './router/cost.js';
 export {
   type DecodeFirstConfig,

@@ -78,6 +78,7 @@ export const refusals = {
   WISHES_UNMET: row(false, 'no', false, 503, 'No worker is as the request asks for.'),
   ALL_BUSY: row(false, 'no', false, 529, 'All workers for this model are busy.'),
   PINNED_BUSY: row(false, 'no', false, 529, 'The worker that the request asks for is busy.'),
+  NO_PLACE: row(false, 'no', false, 529, 'No worker has room at the moment.'),
   CLASS_FULL: row(false, 'no', false, 429, 'Too many requests of this class are waiting.'),
   QUEUE_FULL: row(false, 'no', false, 529, 'Too many requests are waiting.'),
   GATEWAY_FULL: row(false, 'no', false, 529, 'This gateway holds as many requests as it may.'),

@@ -1,7 +1,7 @@
 /** `messages` of a chat request as a template sees them: a role and a text each. */
 import type { RequestError } from '../actors/index.js';
 import { gatewayError } from './errors.js';
-import { isRecord } from './request-schema.js';
+import { isRecord } from './json.js';
 
 export interface ChatMessage {
   readonly role: 'system' | 'user' | 'assistant';

@@ -1,5 +1,13 @@
 /** An answer in one piece: gathers what a stream would send, and is as long as `max_tokens` allows. */
-import type { ClientStream, FinishReason, Prepared, RequestError, TokenLogprob, Usage } from '../actors/index.js';
+import type {
+  ClientStream,
+  DryRunAnswer,
+  FinishReason,
+  Prepared,
+  RequestError,
+  TokenLogprob,
+  Usage,
+} from '../actors/index.js';
 import { gatewayError } from './errors.js';
 import type { Exchange } from './exchange.js';
 import type { GatewayMetrics } from './gateway-metrics.js';
@@ -56,7 +64,7 @@ export class Collector implements ClientStream {
     if (state !== undefined) state.finish = reason;
   }
 
-  end(usage: Usage): void {
+  end(usage: Usage, answer?: DryRunAnswer): void {
     const prepared = this.#prepared;
     if (this.#exchange.ended) return;
     if (prepared === undefined) {
@@ -73,7 +81,7 @@ export class Collector implements ClientStream {
           ? 'null'
           : logprobsJson(api, pieces, logprobs, prepared.logprobs > 0, 0),
     }));
-    const body = wholeResponse(api, this.#id, Math.floor(Date.now() / 1000), prepared.model, choices, usage);
+    const body = wholeResponse(api, this.#id, Math.floor(Date.now() / 1000), prepared.model, choices, usage, answer);
     raw.writeHead(200, {
       'content-type': 'application/json; charset=utf-8',
       'content-length': Buffer.byteLength(body),

@@ -57,9 +57,9 @@ export function whenEnded(stream: ClientStream, ended: () => void): ClientStream
     begin: (id, prepared) => stream.begin(id, prepared),
     text: (choice, text, tokens, logprobs) => stream.text(choice, text, tokens, logprobs),
     finish: (choice, reason) => stream.finish(choice, reason),
-    end(usage) {
+    end(usage, answer) {
       ended();
-      stream.end(usage);
+      stream.end(usage, answer);
     },
     fail(error) {
       ended();

@@ -5,6 +5,10 @@
 import type { RequestError } from '../actors/index.js';
 import { gatewayError } from './errors.js';
 
+export function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
 const utf8 = new TextDecoder('utf-8', { fatal: true });
 
 export type ParsedBody =

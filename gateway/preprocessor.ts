@@ -1,10 +1,11 @@
 /** A client's JSON to a Prepared request: validation, chat template, tokens, defaults, and what the context allows. */
-import type { Api, Prepared, Preprocessor, RequestError } from '../actors/index.js';
+import type { Api, Prepared, Preprocessor, RequestError, RoutingHints } from '../actors/index.js';
 import { readMessages, wellFormed } from './chat-messages.js';
 import { excerpt, gatewayError } from './errors.js';
 import { defaultLimits, type GatewayLimits } from './limits.js';
 import type { ModelRegistry, ServedModel } from './models.js';
 import { type ChatBody, type CompletionBody, checkChat, checkCompletion } from './request-schema.js';
+import { bodyHints, saltOf, wishesOf } from './routing-hints.js';
 
 type Result<T> = { readonly ok: true; readonly value: T } | { readonly ok: false; readonly error: RequestError };
 type Outcome = ReturnType<Preprocessor['prepare']>;
@@ -21,9 +22,9 @@ export function createPreprocessor(
 ): Preprocessor {
   const bounds = { ...defaultLimits, ...limits };
   return {
-    prepare(api: Api, body: unknown): Outcome {
+    prepare(api: Api, body: unknown, hints: RoutingHints = noHints): Outcome {
       try {
-        return api === 'chat' ? prepareChat(models, body, bounds) : prepareCompletion(models, body);
+        return api === 'chat' ? prepareChat(models, body, bounds, hints) : prepareCompletion(models, body, hints);
       } catch (error) {
         report(error);
         return refused(gatewayError('GWY_INTERNAL'));
@@ -32,7 +33,9 @@ export function createPreprocessor(
   };
 }
 
-function prepareChat(models: ModelRegistry, raw: unknown, limits: GatewayLimits): Outcome {
+const noHints: RoutingHints = { wishes: {} };
+
+function prepareChat(models: ModelRegistry, raw: unknown, limits: GatewayLimits, hints: RoutingHints): Outcome {
   const checked = checkChat(raw);
   if (!checked.ok) return checked;
   const body = checked.body;
@@ -50,10 +53,10 @@ function prepareChat(models: ModelRegistry, raw: unknown, limits: GatewayLimits)
   const logprobs = body.logprobs === true ? body.top_logprobs || -1 : 0;
   const maxTokens = body.max_completion_tokens ?? body.max_tokens ?? undefined;
   const maxField = body.max_completion_tokens == null ? 'max_tokens' : 'max_completion_tokens';
-  return finish(model, body, prompt.tokens, { logprobs, maxTokens, maxField, promptField: 'messages' });
+  return finish(model, body, prompt.tokens, { logprobs, maxTokens, maxField, promptField: 'messages', hints });
 }
 
-function prepareCompletion(models: ModelRegistry, raw: unknown): Outcome {
+function prepareCompletion(models: ModelRegistry, raw: unknown, hints: RoutingHints): Outcome {
   const checked = checkCompletion(raw);
   if (!checked.ok) return checked;
   const body = checked.body;
@@ -63,7 +66,13 @@ function prepareCompletion(models: ModelRegistry, raw: unknown): Outcome {
   if (!prompt.ok) return prompt;
   const logprobs = body.logprobs == null ? 0 : body.logprobs || -1;
   const maxTokens = body.max_tokens ?? undefined;
-  return finish(model, body, prompt.value, { logprobs, maxTokens, maxField: 'max_tokens', promptField: 'prompt' });
+  return finish(model, body, prompt.value, {
+    logprobs,
+    maxTokens,
+    maxField: 'max_tokens',
+    promptField: 'prompt',
+    hints,
+  });
 }
 
 /** One prompt; the route has split a list of several. */
@@ -94,6 +103,7 @@ interface Particulars {
   readonly maxTokens: number | undefined;
   readonly maxField: string;
   readonly promptField: string;
+  readonly hints: RoutingHints;
 }
 
 function finish(model: ServedModel, body: ChatBody | CompletionBody, prompt: Uint32Array, more: Particulars): Outcome {
@@ -111,6 +121,11 @@ function finish(model: ServedModel, body: ChatBody | CompletionBody, prompt: Uin
   if (outside !== undefined) {
     return bad(`'logit_bias' names a token id outside the vocabulary of ${model.vocabulary.size}.`, 'logit_bias');
   }
+  const asked = bodyHints(body.nvext, body.prompt_cache_key ?? undefined);
+  if (!asked.ok) return asked;
+  const wishes = wishesOf(asked.value.wishes, more.hints.wishes);
+  const cacheSalt = saltOf(asked.value.cacheSalt ?? body.cache_salt ?? undefined, more.hints.cacheSalt);
+  if (cacheSalt === undefined) return bad("'cache_salt' and the tenant are too long together.", 'cache_salt');
   const stop = body.stop ?? [];
   const prepared: Prepared = {
     model: model.id,
@@ -132,7 +147,9 @@ function finish(model: ServedModel, body: ChatBody | CompletionBody, prompt: Uin
     ignoreEos: body.ignore_eos === true,
     logprobs: more.logprobs,
     stop: typeof stop === 'string' ? [stop] : stop,
-    cacheSalt: body.cache_salt ?? '',
+    cacheSalt,
+    ...(Object.keys(wishes).length === 0 ? {} : { wishes }),
+    ...(asked.value.dryRun ? { dryRun: true } : {}),
   };
   return { ok: true, prepared };
 }

@@ -7,6 +7,8 @@ import Type, { type Static, type TSchema } from 'typebox';
 import { Compile } from 'typebox/compile';
 import type { Api, RequestError } from '../actors/index.js';
 import { gatewayError } from './errors.js';
+import { isRecord } from './json.js';
+import { wantsDryRun } from './routing-hints.js';
 
 const nullable = <T extends TSchema>(schema: T, expects: string) =>
   Type.Optional(Type.Union([Type.Null(), schema], { expects }));
@@ -54,6 +56,12 @@ const shared = {
   n: integer(1, 128),
   user: nullable(Type.String({ maxLength: 1024 }), 'a string of at most 1024 characters'),
   metadata: nullable(Type.Record(Type.String(), Type.Unknown()), 'an object'),
+  prompt_cache_key: nullable(
+    Type.String({ pattern: '^[\\x21-\\x7e]{1,256}$' }),
+    'a string of 1 to 256 visible characters',
+  ),
+  /** Looked at by itself: it has fields within fields. */
+  nvext: Type.Optional(Type.Unknown()),
   cache_salt: nullable(Type.String({ minLength: 1, maxLength: 256 }), 'a non-empty string of at most 256 characters'),
 };
 
@@ -141,10 +149,6 @@ export function checkCompletion(body: unknown): Checked<CompletionBody> {
     : { ok: false, error: firstFault(body, completion.fields) };
 }
 
-export function isRecord(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
-}
-
 function firstFault(body: unknown, fields: ReturnType<typeof compileFields>): RequestError {
   if (!isRecord(body)) return gatewayError('GWY_BODY_SHAPE');
   for (const { name, expects, required, check } of fields) {
@@ -190,6 +194,9 @@ export function shapeOf(api: Api, body: unknown, maxChoices: number): Shape | Re
     prompts.length > 1 &&
     (prompts.every((prompt) => typeof prompt === 'string') || prompts.every((prompt) => Array.isArray(prompt)));
   if (!several) return { stream, includeUsage, bodies: [body] };
+  if (wantsDryRun(body)) {
+    return gatewayError('GWY_BAD_VALUE', ['A dry run takes one prompt.'], 'nvext.annotations');
+  }
   const n = typeof body.n === 'number' ? body.n : 1;
   if (prompts.length * n > maxChoices) {
     return gatewayError('GWY_BAD_VALUE', [`'prompt' times 'n' must be at most ${maxChoices}.`], 'prompt');

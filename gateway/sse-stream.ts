@@ -1,5 +1,13 @@
 /** A streamed answer: Server-Sent Events in OpenAI's shape. */
-import type { ClientStream, FinishReason, Prepared, RequestError, TokenLogprob, Usage } from '../actors/index.js';
+import type {
+  ClientStream,
+  DryRunAnswer,
+  FinishReason,
+  Prepared,
+  RequestError,
+  TokenLogprob,
+  Usage,
+} from '../actors/index.js';
 import { errorBody } from './errors.js';
 import type { Exchange } from './exchange.js';
 import type { GatewayMetrics } from './gateway-metrics.js';
@@ -101,8 +109,9 @@ export class SseStream implements ClientStream, HubStream {
     this.#write(rest + this.#chunks.finish(choice, reason), rest === '');
   }
 
-  end(usage: Usage): void {
+  end(usage: Usage, answer?: DryRunAnswer): void {
     if (this.#chunks === undefined || this.#exchange.ended || this.#finishing) return;
+    if (answer !== undefined) this.#write(this.#chunks.dryRun(answer));
     this.#write(`${this.#includeUsage ? this.#chunks.usage(usage) : ''}data: [DONE]\n\n`);
     this.#finishing = true;
     this.#exchange.complete(usage);

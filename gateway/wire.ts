@@ -2,7 +2,7 @@
  * OpenAI's response shapes, as text. Of a streamed chunk only the text changes from event to event; everything around it is
  * made once per choice.
  */
-import type { Api, FinishReason, Prepared, TokenLogprob, Usage } from '../actors/index.js';
+import type { Api, DryRunAnswer, FinishReason, Prepared, TokenLogprob, Usage } from '../actors/index.js';
 import type { PieceTable } from './detokenizer.js';
 
 const json = JSON.stringify;
@@ -18,6 +18,12 @@ function usageJson(usage: Usage): string {
     total_tokens: usage.promptTokens + usage.completionTokens,
     prompt_tokens_details: { cached_tokens: usage.cachedTokens },
   });
+}
+
+/** Dynamo's shape of an answer to `query_instance_id`: who would serve the request, and its prompt as tokens. */
+function nvextJson({ decode, prefill, prompt }: DryRunAnswer): string {
+  const computes = prefill ?? decode;
+  return json({ worker_id: { prefill_worker_id: computes, decode_worker_id: decode }, token_ids: [...prompt] });
 }
 
 interface ChunkParts {
@@ -73,6 +79,10 @@ export class Chunks {
     return `${this.#head}{"index":${choice},${empty},"logprobs":null,"finish_reason":"${reason}"}${this.#closing}`;
   }
 
+  dryRun(answer: DryRunAnswer): string {
+    return `${this.#head}],"nvext":${nvextJson(answer)}}\n\n`;
+  }
+
   usage(usage: Usage): string {
     return `${this.#head}],"usage":${usageJson(usage)}}\n\n`;
   }
@@ -91,6 +101,7 @@ export function wholeResponse(
   model: string,
   choices: readonly ChoiceText[],
   usage: Usage,
+  dryRun?: DryRunAnswer,
 ): string {
   const body = choices.map(({ text, logprobs, finish }, index) => {
     const content =
@@ -98,7 +109,7 @@ export function wholeResponse(
     return `{"index":${index},${content},"logprobs":${logprobs},"finish_reason":${json(finish)}}`;
   });
   const object = api === 'chat' ? 'chat.completion' : 'text_completion';
-  return `{"id":${json(responseId(api, id))},"object":"${object}","created":${created},"model":${json(model)},"choices":[${body.join(',')}],"usage":${usageJson(usage)}}`;
+  return `{"id":${json(responseId(api, id))},"object":"${object}","created":${created},"model":${json(model)},"choices":[${body.join(',')}],"usage":${usageJson(usage)}${dryRun === undefined ? '' : `,"nvext":${nvextJson(dryRun)}`}}`;
 }
 
 /** OpenAI's `logprobs` object for some tokens of a choice. `offset`: characters of the choice before them. */

@@ -22,6 +22,7 @@ export function askRouter(state: FrontendState, r: Request, ctx: FrontendCtx): v
       hashes: r.hashes,
       // The router's clock does not stand still with the frontend's.
       queueBy: r.queueBy + ctx.now() - clock(state, ctx),
+      ...(r.prepared.wishes === undefined ? {} : { wishes: r.prepared.wishes }),
     },
     replyTo: ctx.self,
   });

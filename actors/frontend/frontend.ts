@@ -6,10 +6,10 @@
 import type { Behaviour, Ref } from '../kernel/contract.js';
 import { clientError } from '../refusals.js';
 import type { RouterMessage } from '../router/messages.js';
-import { submit } from './admission.js';
+import { dryRunDone, submit, unroutable } from './admission.js';
 import { askAgain, broker, sweep } from './deadlines.js';
 import { abandon, accepted, askRouter, progress, routed } from './dispatch.js';
-import { discard, ended, fail, lost, workerLost } from './ending.js';
+import { discard, ended, lost, workerLost } from './ending.js';
 import { isLeg, type Request } from './request.js';
 import {
   clock,
@@ -65,9 +65,12 @@ export function frontendActor(
         }
         case 'Unroutable': {
           const r = current(state, message.num, message.attempt);
-          if (r) fail(state, r, message.code, '', ctx);
+          if (r) unroutable(state, r, message.code, ctx);
           break;
         }
+        case 'DryRunDone':
+          dryRunDone(message);
+          break;
         case 'Accepted': {
           const r = ofLeg(state, message);
           if (r) accepted(state, r, message.body, ctx);

@@ -3,6 +3,7 @@
  * All are synchronous and never throw.
  */
 import type { Sampling } from '../../transport/index.js';
+import type { RouteWishes } from '../router/choose.js';
 
 export type Api = 'chat' | 'completion';
 
@@ -20,6 +21,24 @@ export interface Prepared {
   /** Stop strings; the text ends before the first of them. */
   readonly stop: readonly string[];
   readonly cacheSalt: string;
+  /** Of the workers that serve it. */
+  readonly wishes?: RouteWishes;
+  /** Asks where it would be served, and is answered without a token. */
+  readonly dryRun?: boolean;
+}
+
+/** What a client says of routing beside its body. */
+export interface RoutingHints {
+  readonly wishes: RouteWishes;
+  readonly cacheSalt?: string;
+}
+
+/** Where a request would be served. */
+export interface DryRunAnswer {
+  readonly decode: string;
+  /** Undefined: D computes the prompt. */
+  readonly prefill: string | undefined;
+  readonly prompt: Uint32Array;
 }
 
 export interface RequestError {
@@ -41,6 +60,7 @@ export interface Preprocessor {
   prepare(
     api: Api,
     body: unknown,
+    hints?: RoutingHints,
   ): { readonly ok: true; readonly prepared: Prepared } | { readonly ok: false; readonly error: RequestError };
 }
 
@@ -79,7 +99,8 @@ export interface ClientStream {
   /** New text of a choice; `tokens` it stands for (usage, logprobs). Text may be '' when bytes are held back. */
   text(choice: number, text: string, tokens: number, logprobs?: readonly TokenLogprob[]): void;
   finish(choice: number, reason: FinishReason): void;
-  end(usage: Usage): void;
+  /** `answer`: of a dry run, which has no choices. */
+  end(usage: Usage, answer?: DryRunAnswer): void;
   fail(error: RequestError): void;
 }
 
@@ -108,6 +129,7 @@ export type FrontendRequest =
       readonly stream: ClientStream;
       readonly ticket: number;
       readonly label: string;
+      readonly hints?: RoutingHints;
       readonly trace?: string;
     }
   /** The client closed its connection. `ticket` is the one of Submit: unique per gateway incarnation. */

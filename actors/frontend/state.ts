@@ -1,9 +1,16 @@
 /** What the frontend is made with, what it can be told, and what it keeps. */
 import type { Envelope, StepFrame } from '../../transport/index.js';
 import type { Ctx, Ref } from '../kernel/contract.js';
-import type { RouterMessage, RouterReply, WorkerLoss } from '../router/messages.js';
+import type { DryRunOutcome, RouterMessage, RouterReply, WorkerLoss } from '../router/messages.js';
 import { PoisonList } from './poison.js';
-import type { DetokenizerFactory, FrontendRequest, Prepared, Preprocessor, RequestSummary } from './ports.js';
+import type {
+  ClientStream,
+  DetokenizerFactory,
+  FrontendRequest,
+  Prepared,
+  Preprocessor,
+  RequestSummary,
+} from './ports.js';
 import { nextPhase, type PhaseEvent, type Request } from './request.js';
 import { RetryBudget, type RetryBudgetConfig } from './retries.js';
 
@@ -55,6 +62,14 @@ export type FrontendMessage =
   /** Its turn in the retry budget has come. */
   | { readonly type: 'Again'; readonly num: number; readonly attempt: number }
   | { readonly type: 'Sweep' }
+  /** Where a request would go, which is all that its client wants to know. */
+  | {
+      readonly type: 'DryRunDone';
+      readonly stream: ClientStream;
+      readonly prepared: Prepared;
+      readonly id: string;
+      readonly outcome: DryRunOutcome | undefined;
+    }
   | {
       readonly type: 'Undelivered';
       readonly num: number;

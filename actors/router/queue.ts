@@ -8,7 +8,10 @@
 export const queuePolicies = ['fcfs', 'lcfs', 'wspt'] as const;
 export type QueuePolicy = (typeof queuePolicies)[number];
 
-/** A class, and which requests are its own: the first class whose conditions a request meets, else the first of all. */
+/**
+ * A class, and which requests are its own: the first class whose conditions a request meets, else the first without conditions, else the first
+ * of all.
+ */
 export interface QueueClass {
   readonly name: string;
   /** Order within the class: first come, last come, or shortest uncached prompt first. */
@@ -107,8 +110,11 @@ export function classOf(classes: readonly QueueClass[], family: string | undefin
     (each.family === undefined || each.family === family) &&
     uncachedTokens >= (each.from ?? 0) &&
     uncachedTokens < (each.to ?? Number.POSITIVE_INFINITY);
-  return (classes.find(fits) ?? (classes[0] as QueueClass)).name;
+  const chosen = classes.find((each) => !isOpen(each) && fits(each)) ?? classes.find(isOpen) ?? classes[0];
+  return (chosen as QueueClass).name;
 }
+
+const isOpen = ({ family, from, to }: QueueClass) => family === undefined && from === undefined && to === undefined;
 
 /** Greater goes first. */
 const urgency: Readonly<Record<QueuePolicy, (waiting: Waiting<unknown>) => number>> = {

@@ -6,11 +6,11 @@ import type { ActiveLoad, Ledger } from './ledger.js';
 /** From when on a worker gets no new requests, though it has room; Dynamo's names and meaning. Undefined: that threshold is off. */
 export interface BusyThresholds {
   /** Share of a decode worker's KV blocks that its running requests hold, 0 to 1. */
-  readonly activeDecodeBlocksThreshold?: number;
+  readonly activeDecodeBlocksThreshold?: number | undefined;
   /** Prompt tokens that a worker was given and has not computed. */
-  readonly activePrefillTokensThreshold?: number;
+  readonly activePrefillTokensThreshold?: number | undefined;
   /** The same, as a multiple of what it computes in one batch. */
-  readonly activePrefillTokensThresholdFrac?: number;
+  readonly activePrefillTokensThresholdFrac?: number | undefined;
 }
 
 export interface RouterTuning extends BusyThresholds {

@@ -9,6 +9,7 @@ import { HttpFault } from '../http-faults.js';
 import { joinStreams, whenEnded } from '../joined-stream.js';
 import type { GatewayLimits } from '../limits.js';
 import { shapeOf } from '../request-schema.js';
+import { headerHints } from '../routing-hints.js';
 import { SseStream, type StreamContext } from '../sse-stream.js';
 import { type Tracing, validTraceparent } from '../tracing.js';
 
@@ -34,6 +35,8 @@ function generate(api: Api, request: FastifyRequest, reply: FastifyReply, contex
   if (context.refusing()) throw new HttpFault(gatewayError('GWY_STOPPING'));
   const shape = shapeOf(api, request.body, context.limits.choices);
   if ('status' in shape) throw new HttpFault(shape);
+  const hints = headerHints(request.headers);
+  if (!hints.ok) throw new HttpFault(hints.error);
   reply.hijack();
   const parent = validTraceparent(request.headers.traceparent);
   const span = context.tracing.start(`POST ${api}`, parent);
@@ -55,6 +58,7 @@ function generate(api: Api, request: FastifyRequest, reply: FastifyReply, contex
       stream: whenEnded(stream, () => exchange.ticketDone(ticket)),
       ticket,
       label: request.id,
+      hints: hints.value,
       ...(trace === undefined ? {} : { trace }),
     });
     if (!submitted) {

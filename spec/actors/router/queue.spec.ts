@@ -194,6 +194,8 @@ describe('the line in front of the workers', () => {
     expect(classOf(classes, undefined, 2_048)).to.equal('long');
     expect(classOf(classes, 'other', 2_047)).to.equal('short');
     expect(classOf(classes, 'other', 10_000), 'fits none').to.equal('short');
+    expect(classOf([cls(), ...classes], 'batch', 9_999)).to.equal('batch');
+    expect(classOf([...classes, cls()], 'other', 10_000), 'the one for all others').to.equal('default');
   });
 
   it('refuses a configuration that cannot work, naming class and setting', () => {
