@@ -9,6 +9,7 @@ import {
   createKernel,
   type DecodeFirstConfig,
   type DisaggRouting,
+  type DryRunAnswer,
   decodeActor,
   decodeFirstConfig,
   disaggRouting,
@@ -63,6 +64,8 @@ export interface Seen {
   readonly logprobs: TokenLogprob[][];
   readonly finishes: (string | undefined)[];
   usage: Usage | undefined;
+  /** Of a dry run. */
+  answer: DryRunAnswer | undefined;
   error: RequestError | undefined;
   /** How often `end` or `fail` was called: exactly once (promise P1). */
   ends: number;
@@ -370,7 +373,7 @@ export function createFleet(options: FleetOptions) {
     );
     const info: InstanceInfo = {
       component,
-      instance: incarnation,
+      instance: incarnation.split('-', 2).join('-'),
       incarnation,
       node: 'n',
       host: 'h',
@@ -380,6 +383,7 @@ export function createFleet(options: FleetOptions) {
       engine: 'mock',
       fingerprint: engine.card.fingerprint,
       slots: engine.limits.slots,
+      kvBlocks: engine.limits.kvBlocks,
     };
     for (const [other, { info: its }] of workers) {
       if (its.component === component) continue;
@@ -444,6 +448,7 @@ export function createFleet(options: FleetOptions) {
       logprobs: Array.from({ length: n }, () => []),
       finishes: Array(n).fill(undefined),
       usage: undefined,
+      answer: undefined,
       error: undefined,
       ends: 0,
     };
@@ -456,8 +461,9 @@ export function createFleet(options: FleetOptions) {
       finish: (choice, reason) => {
         seen.finishes[choice] = reason;
       },
-      end: (usage) => {
+      end: (usage, answer) => {
         seen.usage = usage;
+        seen.answer = answer;
         seen.ends++;
       },
       fail: (error) => {
@@ -533,6 +539,10 @@ export function createFleet(options: FleetOptions) {
     explain,
     workerFacts,
     /** `forgotten`: what it had in memory is gone when it is back. */
+    /** Sets thresholds of every router while it runs. */
+    tune: (tuning: Partial<RouterTuning>) => {
+      for (const each of gateways.values()) kernel.tell(each.router, { type: 'Tune', tuning });
+    },
     broker: (up: boolean, forgotten = false) => {
       jobs.refuse(up ? undefined : 'NET_DOWN');
       if (forgotten) jobs.forget();
