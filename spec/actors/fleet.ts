@@ -32,6 +32,7 @@ import {
   type RouterFacts,
   type RouterMessage,
   type RouterTuning,
+  type RouteTape,
   registryActor,
   routerActor,
   type SelectionMode,
@@ -90,6 +91,10 @@ export interface FleetOptions {
   /** Of the decode-first flow; by default all but the shortest prompts go to the queue. */
   readonly limits?: Partial<DecodeFirstConfig>;
   readonly assumeMs?: number;
+  /** Of what routers know of the workers' caches. @default 1 MiB */
+  readonly indexBytes?: number;
+  /** Where the routers write their decisions down. */
+  readonly tape?: RouteTape;
   /** False: what workers say of their caches never arrives. */
   readonly cacheReports?: boolean;
   /** How long an answer to a query is on its way. */
@@ -238,12 +243,13 @@ export function createFleet(options: FleetOptions) {
         mode: options.mode ?? 'kv',
         blockTokens: 64,
         cost: costConfig(),
-        caches: { maxBytes: 1024 * 1024, assumeMs: options.assumeMs ?? 10_000 },
+        caches: { maxBytes: options.indexBytes ?? 1024 * 1024, assumeMs: options.assumeMs ?? 10_000 },
         queue: options.queue ?? oneClass(options.queueLimit ?? 1_000),
         ...(options.tuning === undefined ? {} : { tuning: options.tuning }),
         ...(options.sessions === undefined ? {} : { sessions: options.sessions }),
         disagg,
         inhibition: { firstMs: 5_000, longestMs: 60_000 },
+        tape: options.tape,
       }),
       address('gateway', id, 'router'),
     ) as Ref<RouterMessage>;
