@@ -102,8 +102,8 @@ export interface Bus {
   /** Jobs of a subject that nobody has taken. Rejects with NET_NO_TAKER where nobody takes any, or as `latest` does. */
   backlog(subject: string): Promise<number>;
 
-  /** REGISTRY bucket. `put` renews the lease of the bucket's ttl. */
-  put(key: string, value: Uint8Array): Promise<number>;
+  /** REGISTRY bucket. `put` renews the lease of the bucket's ttl; what is `lasting` has none, and stays until it is removed. */
+  put(key: string, value: Uint8Array, options?: { readonly lasting?: boolean }): Promise<number>;
   remove(key: string): Promise<void>;
   /** First every live entry under the prefix, then `ready`, then changes, expiry included. */
   watch(prefix: string, handler: (entry: KvEntry) => void): Promise<{ stop: Stop; ready: Promise<void> }>;

@@ -70,6 +70,7 @@ export {
   type RegistryOptions,
   watchInstances,
 } from './registry.js';
+export { dropSetting, putSetting, watchSettings } from './settings.js';
 export { decodeStep, encodeStep, isStepFrame } from './step-frame.js';
 export type { StreamSettings, Tape } from './streams.js';
 export { type FrameKind, matches, type StreamName, type Subjects, subjects } from './subjects.js';

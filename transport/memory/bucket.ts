@@ -3,7 +3,8 @@ import type { KvEntry, Stop } from '../bus.js';
 import type { Clock } from '../clock.js';
 
 export interface Bucket {
-  put(key: string, value: Uint8Array): number;
+  /** `lasting`: until it is removed. */
+  put(key: string, value: Uint8Array, lasting: boolean): number;
   remove(key: string): void;
   /** First what is there, then every change. */
   watch(prefix: string, notify: (entry: KvEntry) => void): Stop;
@@ -27,10 +28,10 @@ export function createBucket(clock: Clock, leaseMs: number): Bucket {
   };
 
   return {
-    put(key, value) {
+    put(key, value, lasting) {
       entries.get(key)?.cancel();
       revision += 1;
-      entries.set(key, { value, revision, cancel: clock.setTimer(leaseMs, () => expire(key)) });
+      entries.set(key, { value, revision, cancel: lasting ? () => {} : clock.setTimer(leaseMs, () => expire(key)) });
       notify({ key, value, revision });
       return revision;
     },

@@ -311,10 +311,10 @@ export function connectClient(hub: Hub, name: string, clock: Clock, begins: BusS
         });
       }),
 
-    put: (key, value) =>
+    put: (key, value, { lasting = false } = {}) =>
       waiting<number>(key, 2_000, (resolve) => {
         say('lease', key, () => {
-          const revision = bucket.put(key, value);
+          const revision = bucket.put(key, value, lasting);
           hear('ack', key, () => resolve(revision));
         });
       }),

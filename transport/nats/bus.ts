@@ -326,7 +326,12 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
     latest: (stream, filter) => whileUp(filter, () => storedIn(context, s.stream(stream), filter, 'latest', (m) => m)),
     read: (stream, filter, pick) => whileUp(filter, () => storedIn(context, s.stream(stream), filter, 'start', pick)),
 
-    put: (key, value) => whileUp(key, async () => (await js.publish(s.key(key), value, { timeout: kvMs })).seq, kvMs),
+    put(key, value, { lasting = false } = {}) {
+      const h = headers();
+      if (lasting) h.set('Nats-TTL', 'never');
+      const options = { timeout: kvMs, ...(lasting ? { headers: h } : {}) };
+      return whileUp(key, async () => (await js.publish(s.key(key), value, options)).seq, kvMs);
+    },
     async remove(key) {
       const h = headers();
       h.set('KV-Operation', 'DEL');

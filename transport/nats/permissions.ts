@@ -93,6 +93,8 @@ export function permissionsOf(role: Role, s: Subjects): Permissions {
       ...own.publish.map(([kind, component]) => s.all(kind, component)),
       ...new Set([info(s.stream('MAIL')), ...own.read.map(([stream]) => info(s.stream(stream)))]),
       ...own.read.flatMap(([stream, kind, component]) => reads(s, stream, kind, component)),
+      // Whoever serves the route that changes settings.
+      ...(role === 'gateway' ? [s.key('setting.')] : []),
       ...(own.jobs === undefined ? [] : onJobs[own.jobs](s)),
     ],
     subscribe: [...own.hear.map(([kind, component]) => s.all(kind, component)), inbox],
