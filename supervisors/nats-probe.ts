@@ -19,7 +19,10 @@ function probeNats(host: string, port: number, timeoutMs: number): Promise<boole
   });
 }
 
-const everyMs = 500;
+const answerMs = 500;
+/** So many unanswered probes in a row are silence; often enough to know soon, seldom enough to cost nothing. */
+const probes = 10;
+const leastMs = 500;
 
 /**
  * Probes until stopped; calls `silent` once when nothing was heard for `silentMs`. Counted in probes, not by the clock: while this process
@@ -28,9 +31,10 @@ const everyMs = 500;
 export function watchNats(host: string, port: number, silentMs: number, silent: () => void): () => void {
   let stopped = false;
   let unanswered = 0;
+  const everyMs = Math.max(leastMs, silentMs / probes);
   const round = async () => {
     const asked = performance.now();
-    const alive = await probeNats(host, port, everyMs);
+    const alive = await probeNats(host, port, answerMs);
     if (stopped) return;
     unanswered = alive ? 0 : unanswered + 1;
     if (unanswered * everyMs >= silentMs) {

@@ -162,7 +162,7 @@ export const bodies = {
   // jobs: JetStream work queue JOBS
   /**
    * D → whoever has a slot free first, once D holds its grant: tell `decode` by Taken, which then sends Prefill. Without the prompt, so that
-   * it fits however long that is. `round` counts the takers of one attempt.
+   * it fits however long that is. `round` counts how often D has put the same on the queue.
    */
   RemotePrefill: Type.Object({ reply: ReplyTo, decode: Incarnation, round: Count }),
 
@@ -218,6 +218,8 @@ export const bodies = {
     jobs: Count,
     /** Requests, slots and exported blocks that nobody owns: not 0 is a defect. */
     leaked: Count,
+    /** The next report comes within this time, in milliseconds: who has nothing to do says so less often. */
+    everyMs: Count,
   }),
   /**
    * Router → the other routers, on replica.gateway.<incarnation>: what it has placed since its last frame. Requests are known by their

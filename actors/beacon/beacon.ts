@@ -1,8 +1,8 @@
-/** Says every 250 ms how a worker is: its load, and the engine's step counter that betrays a wedged engine (design 8.1). */
+/** Says every 250 ms, or every second while it has nothing to do, how a worker is: its load, and the engine's step counter that betrays a wedged engine (design 8.1). */
 import type { EngineLimits, EngineLoad } from '../../gpu/index.js';
 import type { GpuMessage } from '../gpu/gpu.js';
-import type { Behaviour, Ref } from '../kernel/contract.js';
-import { beatMs } from '../registry/liveness.js';
+import type { Behaviour, Ref, TimerId } from '../kernel/contract.js';
+import { beatMs, idleBeatMs } from '../registry/liveness.js';
 import type { WorkerFacts, WorkerMessage } from '../worker/worker.js';
 
 export type BeaconMessage =
@@ -14,7 +14,14 @@ export type BeaconMessage =
 export interface BeaconState {
   /** Slots and blocks that were held at the last beat while the worker had no job. */
   unowned: number;
+  /** Beats in a row without anything to do. */
+  quiet: number;
+  /** The beat to come. */
+  next: TimerId | undefined;
 }
+
+/** After so many it beats slowly: between two requests of a conversation it stays awake. */
+const quietBeats = 8;
 
 export function beaconActor(
   incarnation: string,
@@ -27,11 +34,11 @@ export function beaconActor(
     name: 'beacon',
     start(ctx) {
       ctx.after(0, { type: 'Beat' });
-      return { unowned: 0 };
+      return { unowned: 0, quiet: 0, next: undefined };
     },
     handle(state, message, ctx) {
       if (message.type === 'Beat') {
-        ctx.after(beatMs, { type: 'Beat' });
+        state.next = ctx.after(everyMs(state), { type: 'Beat' });
         ctx.ask<GpuMessage, EngineLoad>(
           gpu,
           (replyTo) => ({ type: 'LoadQuery', replyTo }),
@@ -53,6 +60,12 @@ export function beaconActor(
         const { jobs, granted, leaked } = message.facts;
         const unowned = jobs === 0 ? busySlots + waiting + exportedBlocks : 0;
         const { slots, kvBlocks } = limits;
+        const dozing = everyMs(state) > beatMs;
+        state.quiet = jobs + busySlots + waiting === 0 ? state.quiet + 1 : 0;
+        if (dozing && state.quiet === 0) {
+          if (state.next !== undefined) ctx.cancelTimer(state.next);
+          state.next = ctx.after(beatMs, { type: 'Beat' });
+        }
         const body = {
           incarnation,
           slots,
@@ -67,6 +80,7 @@ export function beaconActor(
           jobs,
           // The two looks are not at one moment: what is unowned in two beats running is.
           leaked: Math.abs(leaked) + Math.min(unowned, state.unowned),
+          everyMs: everyMs(state),
         };
         state.unowned = unowned;
         ctx.frame(ctx.address, 'Load', body, { req: '', attempt: 0, budgetMs: beatMs });
@@ -75,3 +89,5 @@ export function beaconActor(
     },
   };
 }
+
+const everyMs = ({ quiet }: BeaconState): number => (quiet > quietBeats ? idleBeatMs : beatMs);

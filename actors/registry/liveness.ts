@@ -18,8 +18,10 @@ export interface LivenessLimits {
 
 /** How often workers beat, and how often the gateway looks. */
 export const beatMs = 250;
-/** An own beat comes back within a look; after two without, the broker is late, or away. */
-const echoLooks = 2;
+/** The same while there is nothing to do: an idle node costs next to nothing, and who is asked for something is known to be there or not within the accept deadline. */
+export const idleBeatMs = 1_000;
+/** An own beat comes back within a look; after two without, or one of the long ones, the broker is late, or away. */
+const echoLooks = { short: 2, long: 1 };
 /** A step may take this many times as long as the longest one so far. */
 const patience = 3;
 /** A wedge that ended after all counts as a step this long at most. */
@@ -27,8 +29,12 @@ const longestMs = 60_000;
 
 interface Watched {
   readonly stuckMs: number;
-  /** Looks since anything was heard of it. */
+  /** Looks of `beatMs` since anything was heard of it. */
   unheard: number;
+  /** Something was heard since the last look. */
+  fresh: boolean;
+  /** When it says something next at the latest, as it has said itself. */
+  everyMs: number;
   readonly standstill: ReturnType<typeof countStandstill>;
   suspicion: Suspicion | undefined;
 }
@@ -38,6 +44,8 @@ export interface Beat {
   readonly steps: number;
   /** Slots with work for the engine, and requests that wait for a slot. */
   readonly queued: number;
+  /** The next beat comes within this time. */
+  readonly everyMs: number;
 }
 
 export interface Liveness {
@@ -50,14 +58,23 @@ export interface Liveness {
   heard(incarnation: string): boolean;
   /** The gateway's own beat came back. */
   echo(): void;
-  /** Every `beatMs`: workers that have become suspect by silence. */
-  look(): string[];
+  /** After `afterMs`, `beatMs` or `idleBeatMs`: workers that have become suspect by silence. */
+  look(afterMs?: number): string[];
+  /** All workers beat slowly, and nobody is suspect: one may look as seldom. */
+  readonly idle: boolean;
 }
 
 export function createLiveness({ silentMs }: Pick<LivenessLimits, 'silentMs'>): Liveness {
   const watched = new Map<string, Watched>();
   const silentLooks = Math.ceil(silentMs / beatMs);
   let unechoed = 0;
+
+  /** One that beats slowly is silent for that much longer before it is missed. */
+  const allowed = ({ everyMs }: Watched) => silentLooks + Math.ceil(everyMs / beatMs) - 1;
+  const hear = (worker: Watched) => {
+    worker.unheard = 0;
+    worker.fresh = true;
+  };
 
   function wedged({ stuckMs }: Watched, { reports, longest }: Standstill): boolean {
     return reports * beatMs >= Math.max(stuckMs, patience * Math.min(longest * beatMs, longestMs));
@@ -66,14 +83,17 @@ export function createLiveness({ silentMs }: Pick<LivenessLimits, 'silentMs'>): 
   return {
     add(incarnation, stuckMs) {
       if (watched.has(incarnation)) return;
-      watched.set(incarnation, { stuckMs, unheard: 0, standstill: countStandstill(), suspicion: undefined });
+      const standstill = countStandstill();
+      const news = { unheard: 0, fresh: true, everyMs: beatMs, suspicion: undefined };
+      watched.set(incarnation, { stuckMs, standstill, ...news });
     },
     forget: (incarnation) => void watched.delete(incarnation),
-    beat({ incarnation, steps, queued }) {
+    beat({ incarnation, steps, queued, everyMs }) {
       const worker = watched.get(incarnation);
       if (worker === undefined) return undefined;
       const before = worker.suspicion;
-      worker.unheard = 0;
+      hear(worker);
+      worker.everyMs = Math.min(everyMs, idleBeatMs);
       worker.suspicion = wedged(worker, worker.standstill(steps, queued > 0)) ? 'ENGINE_WEDGED' : undefined;
       if (worker.suspicion === before) return undefined;
       return worker.suspicion ?? 'cleared';
@@ -81,7 +101,7 @@ export function createLiveness({ silentMs }: Pick<LivenessLimits, 'silentMs'>): 
     heard(incarnation) {
       const worker = watched.get(incarnation);
       if (worker === undefined) return false;
-      worker.unheard = 0;
+      hear(worker);
       if (worker.suspicion !== 'WORKER_SILENT') return false;
       worker.suspicion = undefined;
       return true;
@@ -89,17 +109,25 @@ export function createLiveness({ silentMs }: Pick<LivenessLimits, 'silentMs'>): 
     echo() {
       unechoed = 0;
     },
-    look() {
+    look(afterMs = beatMs) {
       const silent: string[] = [];
       unechoed++;
-      const deaf = unechoed > echoLooks;
+      const deaf = unechoed > (afterMs > beatMs ? echoLooks.long : echoLooks.short);
       for (const [incarnation, worker] of watched) {
-        worker.unheard = deaf ? 0 : worker.unheard + 1;
-        if (worker.unheard <= silentLooks || worker.suspicion !== undefined) continue;
+        // Heard of since the last look, it has been silent for less than what lies between.
+        worker.unheard = deaf ? 0 : worker.unheard + (worker.fresh ? 1 : afterMs / beatMs);
+        worker.fresh = false;
+        if (worker.unheard <= allowed(worker) || worker.suspicion !== undefined) continue;
         worker.suspicion = 'WORKER_SILENT';
         silent.push(incarnation);
       }
       return silent;
+    },
+    get idle() {
+      for (const { everyMs, suspicion } of watched.values()) {
+        if (everyMs <= beatMs || suspicion !== undefined) return false;
+      }
+      return true;
     },
   };
 }

@@ -6,7 +6,7 @@ import { type Envelope, type InstanceInfo, parts } from '../../transport/index.j
 import type { FrontendMessage } from '../frontend/state.js';
 import type { Behaviour, Ctx, Ref } from '../kernel/contract.js';
 import type { RouterMessage } from '../router/messages.js';
-import { beatMs, createLiveness, type Liveness, type LivenessLimits, type Suspicion } from './liveness.js';
+import { beatMs, createLiveness, idleBeatMs, type Liveness, type LivenessLimits, type Suspicion } from './liveness.js';
 
 export type RegistryMessage =
   | { readonly type: 'Seen'; readonly info: InstanceInfo }
@@ -23,6 +23,8 @@ export interface RegistryState {
   /** Declared dead while their lease still runs: an entry that is seen again is a ghost. */
   readonly dead: Set<string>;
   readonly liveness: Liveness;
+  /** Between the last look and the next. */
+  lookMs: number;
 }
 
 /** Ghosts are gone from the bucket within a lease; this many deaths in one lease is a fleet on fire. */
@@ -44,15 +46,14 @@ export function registryActor(
       state.liveness.echo();
       return;
     }
-    const { busySlots, waiting, usedKvBlocks, steps, queued } = body;
+    const { busySlots, waiting, usedKvBlocks, steps, queued, everyMs } = body;
     ctx.tell(router, { type: 'Load', incarnation, busySlots, waiting, usedKvBlocks });
-    const news = state.liveness.beat({ incarnation, steps, queued });
+    const news = state.liveness.beat({ incarnation, steps, queued, everyMs });
     if (news === 'cleared') cleared(incarnation, ctx);
     else if (news !== undefined) suspect(incarnation, news, ctx);
   }
 
   function look(ctx: C): void {
-    ctx.after(beatMs, { type: 'Look' });
     // What comes back of it, and when, tells how the broker is: silence is nobody's fault while it is late.
     const { incarnation } = parts(ctx.address);
     ctx.frame(ctx.address, 'Load', { ...idle, incarnation }, { req: '', attempt: 0, budgetMs: beatMs });
@@ -90,7 +91,7 @@ export function registryActor(
     capacity: 100_000,
     start(ctx) {
       ctx.after(beatMs, { type: 'Look' });
-      return { live: new Map(), dead: new Set(), liveness: createLiveness(limits) };
+      return { live: new Map(), dead: new Set(), liveness: createLiveness(limits), lookMs: beatMs };
     },
     handle(state, message, ctx) {
       switch (message.type) {
@@ -124,9 +125,13 @@ export function registryActor(
           break;
         case 'Heard':
           for (const worker of message.workers) if (state.liveness.heard(worker)) cleared(worker, ctx);
-          for (const worker of state.liveness.look()) suspect(worker, 'WORKER_SILENT', ctx);
+          for (const worker of state.liveness.look(state.lookMs)) suspect(worker, 'WORKER_SILENT', ctx);
+          state.lookMs = message.workers.length === 0 && state.liveness.idle ? idleBeatMs : beatMs;
+          ctx.after(state.lookMs, { type: 'Look' });
           break;
         case 'NotTold':
+          state.lookMs = beatMs;
+          ctx.after(beatMs, { type: 'Look' });
           break;
       }
       return state;
@@ -157,4 +162,5 @@ const idle = {
   rssBytes: 0,
   jobs: 0,
   leaked: 0,
+  everyMs: beatMs,
 };

@@ -18,8 +18,8 @@ function looksUntilSilent(liveness: Liveness, most: number): number {
   return Number.POSITIVE_INFINITY;
 }
 
-const beats = (liveness: Liveness, count: number, steps: number, queued: number) =>
-  Array.from({ length: count }, () => liveness.beat({ incarnation: worker, steps, queued }));
+const beats = (liveness: Liveness, count: number, steps: number, queued: number, everyMs = 250) =>
+  Array.from({ length: count }, () => liveness.beat({ incarnation: worker, steps, queued, everyMs }));
 
 describe('who is silent', () => {
   it('is a worker of which nothing was heard for longer than the limit, told once', () => {
@@ -58,6 +58,33 @@ describe('who is silent', () => {
     // 60 s later the timer fires once, before what waits in the socket has been read.
     expect(liveness.look()).to.deep.equal([]);
     expect(beats(liveness, 240, 7, 0).filter(Boolean)).to.deep.equal([]);
+  });
+
+  it('is one that beats every second because it has nothing to do only when three beats are missing', () => {
+    const liveness = watched();
+    const slowly = (most: number) => {
+      for (let looks = 1; looks <= most; looks++) {
+        liveness.echo();
+        if (liveness.look(1_000).length > 0) return looks;
+      }
+      return Number.POSITIVE_INFINITY;
+    };
+    for (let i = 0; i < 30; i++) {
+      beats(liveness, 1, 5, 0, 1_000);
+      expect(liveness.idle).to.equal(true);
+      expect(slowly(1)).to.equal(Number.POSITIVE_INFINITY);
+    }
+    expect(slowly(10)).to.equal(3);
+    expect(liveness.idle, 'somebody is suspect').to.equal(false);
+    beats(liveness, 1, 5, 1);
+    expect(liveness.idle, 'it is at work').to.equal(false);
+    expect(looksUntilSilent(liveness, 20)).to.equal(7);
+  });
+
+  it('is nobody among those who have nothing to do while the own beat does not come back', () => {
+    const liveness = watched();
+    beats(liveness, 1, 5, 0, 1_000);
+    for (let looks = 0; looks < 100; looks++) expect(liveness.look(1_000)).to.deep.equal([]);
   });
 
   it('is forgotten with the worker', () => {
