@@ -13,11 +13,13 @@ import { subjects } from './subjects.js';
 type Job = Body<'RemotePrefill'>;
 
 export interface JobBoard {
-  /** Resolves when stored; rejects as `Bus.store` does, after `head.budgetMs` at the latest. */
+  /** Resolves when stored; rejects as `Bus.store` does. The job may be taken for `head.budgetMs`. */
   put(job: Job, head: Head): Promise<unknown>;
   backlog(): Promise<number>;
   bury(job: Job, head: Head, detail: string): void;
 }
+
+const storeMs = 2_000;
 
 /** `pool`: a subject token that all workers of interchangeable KV share. */
 export function openJobBoard(bus: Bus, pool: string, self: Address): JobBoard {
@@ -33,7 +35,7 @@ export function openJobBoard(bus: Bus, pool: string, self: Address): JobBoard {
   return {
     put(body, head) {
       const { id, bytes } = encode(body, head);
-      return bus.store(subject, bytes, id, head.budgetMs);
+      return bus.store(subject, bytes, id, storeMs);
     },
     backlog: () => bus.backlog(subject),
     bury(body, head, detail) {

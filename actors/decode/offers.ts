@@ -11,7 +11,7 @@ import type { WorkerApi, WorkerCtx, WorkerMessage, WorkerState } from '../worker
 
 /** The prefill queue of one model's KV, as decode workers use it. */
 export interface PrefillQueue {
-  /** Resolves when stored. Rejects when the queue is full, the broker is away, or after `head.budgetMs`. */
+  /** Resolves when stored. Rejects when the queue is full or the broker away. `head.budgetMs`: how long somebody may take it. */
   put(job: Body<'RemotePrefill'>, head: Head): Promise<unknown>;
   /** Jobs that nobody has taken. Rejects where nobody ever took one. */
   backlog(): Promise<number>;
@@ -22,9 +22,11 @@ export interface PrefillQueue {
 /** The queue is asked how long it is on the way to the first token: without an answer in this time D does without. */
 const backlogMs = 250;
 /** A queue of a few prompts is done with by then; what was not taken, D computes. */
-export const takeMs = 3_000;
+const takeMs = 3_000;
+/** A job that lies there for longer is of no use to anybody. */
+const jobMs = 60_000;
 /** Takers that may be lost on one attempt of a request: the prompt may be what kills them. */
-const mostRounds = 3;
+const mostLosses = 3;
 
 export function offers(api: WorkerApi, queue: PrefillQueue) {
   const { config } = api;
@@ -37,7 +39,7 @@ export function offers(api: WorkerApi, queue: PrefillQueue) {
     if (command.type !== 'Generate' || limits === undefined || peers.size === 0) return undefined;
     if (!wantsRemotePrefill(job.work.prompt.length, 0, 0, limits)) return undefined;
     job.phase = 'held';
-    job.offer = { round: 0, takeBy: job.toldAt + takeMs };
+    job.offer = { round: 0, taken: 0, losses: 0, takeBy: job.toldAt + takeMs };
     return { type: 'Reserve', request: api.requestOf(job) };
   }
 
@@ -68,7 +70,7 @@ export function offers(api: WorkerApi, queue: PrefillQueue) {
     const { waiting } = message;
     if (job.offer.round > 0) {
       // Whoever got it said nothing: it may have been dead already, or frozen.
-      if (waiting === 0) put(job, job.offer.round, ctx);
+      if (waiting === 0) put(job, ctx);
       return;
     }
     if (limits && waiting !== undefined && wantsRemotePrefill(job.work.prompt.length, cached, waiting, limits))
@@ -76,33 +78,30 @@ export function offers(api: WorkerApi, queue: PrefillQueue) {
     else compute(state, job, ctx);
   }
 
-  /** To the next taker. */
   function offer(state: WorkerState, job: Job, ctx: WorkerCtx): void {
     if (job.offer === undefined) return;
-    const round = job.offer.round + 1;
-    if (round > mostRounds) {
-      queue.bury(jobOf(job, round), headOf(job, takeMs), `${mostRounds} prefill workers were lost on it`);
-      api.fail(state, job, 'WRK_JOB_DEAD', '', ctx);
-      return;
-    }
     state.offered++;
-    if (round > 1) state.requeued++;
-    job.offer = { round, takeBy: ctx.now() + takeMs };
-    put(job, round, ctx);
+    job.offer.takeBy = ctx.now() + takeMs;
+    put(job, ctx);
   }
 
-  function put(job: Job, round: number, ctx: WorkerCtx): void {
+  function put(job: Job, ctx: WorkerCtx): void {
+    if (job.offer === undefined) return;
     const { key } = job;
+    const round = ++job.offer.round;
     const offered = (code: string) => ({ type: 'Offered', key, round, code }) as const;
     ctx.pipe(
-      queue.put(jobOf(job, round), headOf(job, takeMs)),
+      queue.put(jobOf(job, round), headOf(job, ctx.now())),
       takeMs,
       () => offered(''),
       (error) => offered(codeOf(error)),
     );
   }
 
-  const headOf = (job: Job, budgetMs: number): Head => ({ ...api.headOf(job), budgetMs });
+  const headOf = (job: Job, now: number): Head => ({
+    ...api.headOf(job),
+    budgetMs: Math.max(1, Math.floor(Math.min(jobMs, job.deadlineAt - now))),
+  });
 
   function offered(
     state: WorkerState,
@@ -129,14 +128,16 @@ export function offers(api: WorkerApi, queue: PrefillQueue) {
   function taken(state: WorkerState, message: Envelope<'Taken'>, ctx: WorkerCtx): void {
     const { reply, round, taker } = message.body;
     const job = state.jobs.byRequest.get(requestKey(reply.gateway, reply.num));
-    const open = job?.phase === 'held' && job.attempt === message.attempt && job.offer?.round === round;
-    if (job === undefined || !open) {
-      if (job?.peer !== taker || job.attempt !== message.attempt) release(reply, taker, message, ctx);
+    const current = job?.attempt === message.attempt;
+    const open = current && job.phase === 'held' ? job.offer : undefined;
+    // The same job again: the queue gave it to another one, for the first made no progress.
+    if (!current || open === undefined || (job.peer !== undefined && job.peer !== taker && open.taken !== round)) {
+      if (!current || job.peer !== taker) release(reply, taker, message, ctx);
       return;
     }
-    // The queue gave it to another one, for the first made no progress.
     if (job.peer !== undefined && job.peer !== taker) release(reply, job.peer, message, ctx);
     job.peer = taker;
+    open.taken = round;
     job.expiresAt = ctx.now() + config.grantMs;
     ctx.frame(
       job.frontend,
@@ -151,6 +152,16 @@ export function offers(api: WorkerApi, queue: PrefillQueue) {
   function lost(state: WorkerState, job: Job, ctx: WorkerCtx): void {
     if (job.peer !== undefined) release(replyOf(job), job.peer, job, ctx);
     job.peer = undefined;
+    if (job.offer === undefined) return;
+    job.offer.taken = 0;
+    job.offer.losses++;
+    state.requeued++;
+    if (job.offer.losses >= mostLosses) {
+      const body = jobOf(job, job.offer.round);
+      queue.bury(body, headOf(job, ctx.now()), `${mostLosses} prefill workers were lost on it`);
+      api.fail(state, job, 'WRK_JOB_DEAD', '', ctx);
+      return;
+    }
     // Its slot is held until somebody comes, or D computes it.
     job.expiresAt = job.deadlineAt;
     offer(state, job, ctx);
@@ -210,7 +221,7 @@ export function offers(api: WorkerApi, queue: PrefillQueue) {
             if (job.offer === undefined || job.offer.round === 0 || job.phase !== 'held' || job.peer !== undefined)
               continue;
             job.offer.takeBy = ctx.now() + takeMs;
-            put(job, job.offer.round, ctx);
+            put(job, ctx);
           }
           return true;
         case 'PrefillLimits':

@@ -51,7 +51,9 @@ export function takes(api: WorkerApi, jobs: JobSource) {
     }
     const known = state.jobs.byRequest.get(key);
     const earlier = state.takes.get(key);
-    if (isBuried(state.jobs, key, attempt) || Math.max(known?.attempt ?? 0, earlier?.attempt ?? 0) > attempt) {
+    // A decode worker that is gone wants nothing; one that is not known yet puts it there again.
+    const pointless = isBuried(state.jobs, key, attempt) || !state.peers.has(decode);
+    if (pointless || Math.max(known?.attempt ?? 0, earlier?.attempt ?? 0) > attempt) {
       jobs.done(ticket);
       return;
     }
@@ -92,9 +94,12 @@ export function takes(api: WorkerApi, jobs: JobSource) {
           return true;
         }
         case 'PeerSeen':
+          state.peers.add(message.incarnation);
+          return true;
         case 'PeerLeaving':
           return true;
         case 'PeerGone':
+          state.peers.delete(message.incarnation);
           for (const [key, { decode }] of state.takes) {
             if (decode === message.incarnation) forget(state, key, 'done');
           }

@@ -75,8 +75,12 @@ export interface Job {
 
 /** A prompt on the prefill queue, as the decode worker that put it there sees it. */
 export interface Offer {
-  /** Counts its takers: what an earlier one says is late. */
+  /** Counts how often it was put there. */
   round: number;
+  /** Which of these was taken; 0: none yet. */
+  taken: number;
+  /** Takers that were lost. */
+  losses: number;
   /** If nobody has taken it by then, D computes it. */
   takeBy: number;
 }

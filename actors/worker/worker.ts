@@ -98,7 +98,7 @@ export interface WorkerFacts {
 
 export interface WorkerState {
   readonly jobs: Jobs;
-  /** Workers of the other role with the same KV. */
+  /** Workers of the other role with the same KV, for D those that may take a prompt. */
   readonly peers: Set<string>;
   /** P: taken from the queue and not sent by D yet, by request. */
   readonly takes: Map<string, Take>;

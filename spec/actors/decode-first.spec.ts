@@ -165,17 +165,29 @@ describe('a request whose decode worker leaves the prompt to the queue', () => {
     await settled(fleet);
   });
 
-  it('is computed once however often the job is delivered', async () => {
-    const fleet = fleetOf({ prefill: 2, decode: 1, engine: { speedup: 0.02 } });
-    const body = prepared({ maxTokens: 5 });
-    const { seen } = fleet.submit(body);
-    await fleet.run(5);
-    const first = fleet.placement('prefill');
-    // The engine says nothing of its progress for longer than the queue waits.
-    await fleet.run(60_000, () => seen.ends > 0);
-    complete(seen, 5);
-    expect(fleet.placement('prefill')).to.equal(first);
+  it('is computed once when its job is there twice: the second taker hears that nobody wants it', async () => {
+    const fleet = fleetOf({ prefill: 2, decode: 1 });
+    fleet.jobs.repeat();
+    await served(fleet);
+    expect(fleet.jobs.counts.delivered).to.equal(2);
+    expect(fleet.commands.filter((type) => type === 'Prefill')).to.have.length(1);
     await settled(fleet);
+  });
+
+  it('goes to another taker when the engine of the first takes no step, though that one goes on saying so', async () => {
+    const fleet = fleetOf({ prefill: 2, decode: 1, engine: { speedup: 1 } });
+    // What the gateway makes of its beats does not arrive: the queue alone notices.
+    fleet.lose(({ type }) => type !== 'TakerLost');
+    const body = prepared();
+    const { seen } = fleet.submit(body);
+    await fleet.run(4);
+    const first = fleet.placement('prefill') as string;
+    fleet.wedge(first);
+    await fleet.run(20_000, () => seen.ends > 0);
+    complete(seen);
+    expect(seen.texts).to.deep.equal(await reference(body));
+    expect(fleet.placement('prefill')).to.not.equal(first);
+    expect(fleet.summaries[0]?.attempts).to.equal(1);
   });
 
   it('is cancelled on every leg when the client goes, in whatever phase', async () => {

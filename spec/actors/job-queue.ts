@@ -32,6 +32,7 @@ export function createJobQueue(options: JobQueueOptions) {
   let tickets = 0;
   /** Rejects every job from now on, with this code. */
   let broken: string | undefined;
+  let copies = 1;
   const counts = { stored: 0, delivered: 0 };
 
   const problem = (code: string) => Promise.reject(Object.assign(new Error(code), { code }));
@@ -47,7 +48,8 @@ export function createJobQueue(options: JobQueueOptions) {
         remove(kept);
         continue;
       }
-      const taker = [...wants].find(([, count]) => count > 0);
+      // The one who wants most, so that two copies of one job go to two takers.
+      const taker = [...wants].sort(([, a], [, b]) => b - a).find(([, count]) => count > 0);
       if (taker === undefined) return;
       wants.set(taker[0], taker[1] - 1);
       const ticket = ++tickets;
@@ -71,8 +73,11 @@ export function createJobQueue(options: JobQueueOptions) {
   const queue: PrefillQueue = {
     put(body, head) {
       if (broken !== undefined) return problem(broken);
-      counts.stored++;
-      jobs.push({ job: { type: 'Job', body, ...head }, until: now() + head.budgetMs, taken: undefined });
+      for (let copy = 0; copy < copies; copy++) {
+        counts.stored++;
+        const job = { type: 'Job', ...head, body: { ...body, round: body.round + copy } } as const;
+        jobs.push({ job, until: now() + head.budgetMs, taken: undefined });
+      }
       pump();
       return Promise.resolve();
     },
@@ -117,6 +122,10 @@ export function createJobQueue(options: JobQueueOptions) {
     /** Until `undefined`. */
     refuse(code: string | undefined): void {
       broken = code;
+    },
+    /** Every job is there twice from now on, as if its owner had put it there again. */
+    repeat(): void {
+      copies = 2;
     },
     /** The broker's memory is gone. */
     forget(): void {
