@@ -126,15 +126,15 @@ async function gain(rounds: number, perRound: number, progress: (text: string) =
 const pool = 32;
 const promptTokens = 12_000;
 
-/** Microseconds of CPU per call, the median of slices. */
+/** Microseconds of CPU per call of a process that has run for a while: the median of slices, the first half thrown away. */
 function micros(run: () => void): number {
-  const slices = Array.from({ length: 21 }, () => {
+  const slices = Array.from({ length: 40 }, () => {
     const start = process.cpuUsage();
-    for (let i = 0; i < 50; i++) run();
+    for (let i = 0; i < 100; i++) run();
     const { user, system } = process.cpuUsage(start);
-    return (user + system) / 50;
+    return (user + system) / 100;
   });
-  return median(slices.slice(1));
+  return median(slices.slice(20));
 }
 
 /** Half of 64 workers compute prompts, half decode; each of the first holds another length of this prompt, and all have work. */

@@ -42,6 +42,8 @@ export interface RouteRequest {
   readonly model: string;
   /** Slots it needs on D: one per choice that still runs. */
   readonly choices: number;
+  /** Its client has text already, and sees the stream stand. */
+  readonly begun?: boolean;
   /** Incarnations that have failed this request. */
   readonly exclude: ReadonlySet<string>;
   readonly promptTokens: number;
@@ -221,14 +223,17 @@ function asks(request: RouteRequest, { blockTokens }: ChooseConfig, phase: 'pref
 function prefillsExist({ workers }: Fleet, request: RouteRequest, mode: SelectionMode, wishes: Wishes): boolean {
   for (const worker of workers.values()) {
     if (worker.info.component !== 'prefill') continue;
-    if (never(worker, request, worker.info.fingerprint) === undefined && isWanted(mode, wishes, worker)) return true;
+    if (never(worker, request, worker.info.fingerprint) === undefined && isWanted({ request, mode }, wishes, worker))
+      return true;
   }
   return false;
 }
 
 const untainted: readonly string[] = [];
 
-const isWanted = (mode: SelectionMode, wishes: Wishes, { info }: Worker): boolean =>
+/** Asked for every worker: most requests have no wishes. */
+const isWanted = ({ request, mode }: Pick<Look, 'request' | 'mode'>, wishes: Wishes, { info }: Worker): boolean =>
+  (request.wishes === undefined && mode !== 'direct') ||
   unwanted(mode, wishes, { incarnation: info.incarnation, rank: 0, taints: info.taints ?? untainted }) === undefined;
 
 /** `decode`: the other half of the pair, when a prefill worker is wanted for it. */
@@ -249,7 +254,7 @@ function eligible(look: Look, component: 'prefill' | 'decode', units: number, de
     const capacity = capacityOf(info, fleet.tuning);
     const active = ledger.load(incarnation);
     // Whoever is not wanted is no candidate, and says nothing of those that are.
-    if (barred === undefined && isWanted(look.mode, look.asks[component], worker)) {
+    if (barred === undefined && isWanted(look, look.asks[component], worker)) {
       exist = true;
       const alone = inhibitions.standing(incarnation, now) === 'out';
       const pair = decode === undefined || inhibitions.size === 0 ? undefined : pairKey(incarnation, decode);
@@ -303,6 +308,8 @@ function loadOf({ fleet, request, mode }: Look, incarnation: string, worker: Wor
   const { units, prefillTokens, blocks } = active;
   const { reported, reportedBlocks } = worker;
   const foreign = fleet.peers?.complete === true ? 0 : Math.max(0, reported - units);
+  // A prompt there is no more than what is left of it to compute: its blocks go to D, and would count it twice.
+  if (worker.info.component === 'prefill') return { prefillTokens, decodeBlocks: 0, requests: units + foreign };
   return {
     prefillTokens,
     decodeBlocks: blocks + (foreign === 0 ? 0 : (reportedBlocks * foreign) / reported),
