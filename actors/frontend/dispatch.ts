@@ -17,6 +17,7 @@ export function askRouter(state: FrontendState, r: Request, ctx: FrontendCtx): v
       id: r.id,
       model: r.prepared.model,
       choices,
+      begun: r.choices.some(({ tokens }) => tokens.length > 0),
       exclude: r.tried,
       promptTokens: r.prepared.prompt.length,
       hashes: r.hashes,

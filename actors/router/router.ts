@@ -230,7 +230,7 @@ function route(state: RouterState, { request, replyTo }: Asked, config: RouterCo
   const serving = [...state.workers.values()].filter(({ info }) => info.model === model && info.component === 'decode');
   const refusal = queue.enqueue(waiting, serving.length, shortOf);
   if (refusal === undefined) {
-    state.replicas.voice.waits({ num, model, again: attempt > 1, queueBy: request.queueBy });
+    state.replicas.voice.waits({ num, ...claimOf(request) });
     ctx.tell(replyTo, { type: 'Queued', num, attempt, served: serving.length > 0 });
   } else refuse(state, waiting.item, overflow[refusal], ctx);
 }
@@ -245,7 +245,7 @@ const overflow: Readonly<Record<EnqueueRefusal, Unroutable>> = {
 };
 
 function waitingOf({ caches }: RouterState, item: Asked, config: RouterConfig, now: number): Waiting<Asked> {
-  const { num, attempt, promptTokens, hashes, queueBy, wishes } = item.request;
+  const { num, attempt, promptTokens, hashes, queueBy, wishes, begun } = item.request;
   const { classes } = config.queue;
   // One class in the order of arrival does not ask how long a prompt is.
   const measured = classes.length > 1 || classes[0]?.policy === 'wspt';
@@ -259,9 +259,11 @@ function waitingOf({ caches }: RouterState, item: Asked, config: RouterConfig, n
     attempt,
     class: classOf(classes, wishes?.class, promptTokens - cachedTokens),
     lane: laneOf(item.request),
-    arrivedMs: now,
+    // Whoever is tried again is as urgent as its deadline is near, however often full workers have sent it back.
+    arrivedMs: attempt > 1 ? queueBy : now,
     deadlineMs: queueBy,
-    strictPriority: wishes?.strictPriority ?? 0,
+    // A stream that stands goes before those that full workers have sent back without a token.
+    strictPriority: begun === true ? Number.MAX_SAFE_INTEGER : (wishes?.strictPriority ?? 0),
     priority: wishes?.priority ?? 0,
     promptTokens,
     cachedTokens,
@@ -308,9 +310,9 @@ function viable(state: RouterState, request: RouteRequest, config: RouterConfig)
   return asked.wishes?.pin === undefined ? 'ALL_BUSY' : 'PINNED_BUSY';
 }
 
-const claimOf = ({ model, attempt, queueBy, choices }: RouteRequest) => ({
+const claimOf = ({ model, begun, queueBy, choices }: RouteRequest) => ({
   model,
-  again: attempt > 1,
+  again: begun === true,
   queueBy,
   units: choices,
 });

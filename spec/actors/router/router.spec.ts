@@ -68,9 +68,24 @@ function routing(workers: Readonly<Record<string, number>>, queueLimit = 10_000)
     refused,
     tell,
     up,
-    route(num: number, attempt = 1, choices = 1, exclude: readonly string[] = []) {
+    route(
+      num: number,
+      attempt = 1,
+      choices = 1,
+      exclude: readonly string[] = [],
+      more: { begun?: boolean; queueBy?: number } = {},
+    ) {
       const prompt = { id: String(num), promptTokens: 1, hashes: new BigUint64Array(0) };
-      const request = { num, attempt, model: 'mock', choices, exclude: new Set(exclude), ...prompt, queueBy: 1e9 };
+      const request = {
+        num,
+        attempt,
+        model: 'mock',
+        choices,
+        exclude: new Set(exclude),
+        ...prompt,
+        queueBy: 1e9,
+        ...more,
+      };
       tell({ type: 'Route', request, replyTo: asker });
       return routed.get(num);
     },
@@ -231,6 +246,17 @@ describe('the router’s line', () => {
     expect((await router.facts()).queued).to.equal(4);
     for (const num of [1, 5, 6, 2, 3]) router.release(num, 'served', num > 4 ? 2 : 1);
     expect(router.order).to.deep.equal([1, 5, 6, 2, 3]);
+  });
+
+  it('places streams that stand before requests that full workers sent back, and of each kind the one whose deadline is nearest', () => {
+    const router = routing({ 'decode-0': 1 });
+    router.route(1);
+    router.route(2, 3, 1, [], { queueBy: 5_000 });
+    router.route(3, 2, 1, [], { queueBy: 4_000 });
+    router.route(4, 2, 1, ['decode-9'], { queueBy: 9_000, begun: true });
+    router.route(5, 3, 1, ['decode-9'], { queueBy: 8_000, begun: true });
+    for (const num of [1, 5, 4, 3, 2]) router.release(num, 'served', num === 1 ? 1 : num === 5 || num === 2 ? 3 : 2);
+    expect(router.order).to.deep.equal([1, 5, 4, 3, 2]);
   });
 
   it('does not ask a worker again that is full for others, until it reports room', () => {
