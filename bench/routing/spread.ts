@@ -4,10 +4,15 @@ import { type Arrival, blockOf, draws, joined, type Run, serve } from './fleet.j
 
 const workers = 4;
 const options = { prefill: workers, decode: 2, mode: 'kv', engine: { speedup: 1, slots: 64 } } as const;
-const sharedTokens = 640;
 
-/** Strangers' prompts with one beginning, come as they like, `perSecond` on average. */
-function hotPrefix(requests: number, perSecond: number): Arrival[] {
+export interface HotPrefix {
+  readonly requests: number;
+  readonly perSecond: number;
+  readonly sharedTokens: number;
+}
+
+/** Strangers' prompts with one beginning, which come when they like. */
+export function hotPrefix({ requests, perSecond, sharedTokens }: HotPrefix): Arrival[] {
   const draw = draws(7);
   const shared = blockOf(0, sharedTokens);
   let at = 0;
@@ -27,7 +32,7 @@ const oneClient = (requests: number): Arrival[] =>
   }));
 
 /** Between the busiest and the idlest worker, as a share of the mean. */
-function spread({ busy }: Run): number {
+export function spread(busy: Run['busy']): number {
   const shares = [...busy.values()];
   const mean = shares.reduce((sum, share) => sum + share, 0) / shares.length;
   return (Math.max(...shares) - Math.min(...shares)) / mean;
@@ -35,14 +40,14 @@ function spread({ busy }: Run): number {
 
 export async function spreadPart(progress: (text: string) => void): Promise<Figure[]> {
   progress('a prefix that all share');
-  const hot = await serve(options, hotPrefix(2_000, 60));
+  const hot = await serve(options, hotPrefix({ requests: 2_000, perSecond: 60, sharedTokens: 640 }));
   progress('one client');
   const one = await serve(options, oneClient(200));
   const counts = new Map<string, number>();
   for (const { by } of one.served) counts.set(by, (counts.get(by) ?? 0) + 1);
   const least = counts.size < workers ? 0 : Math.min(...counts.values()) / one.served.length;
   return [
-    figure('hot_prefix_spread', 'hot prefix: spread of the workers’ utilisation', 'of the mean', spread(hot), {
+    figure('hot_prefix_spread', 'hot prefix: spread of the workers’ utilisation', 'of the mean', spread(hot.busy), {
       atMost: 0.2,
     }),
     figure('one_client_least_share', 'one client, no reuse: least share of 4 workers', 'of all', least, {

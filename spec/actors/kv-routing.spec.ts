@@ -2,7 +2,9 @@ import { expect } from 'chai';
 import type { SelectionMode } from '../../actors/index.js';
 import { RouteLog, type RouteRecord } from '../../actors/router/route-log.js';
 import type { Decision } from '../../actors/router/select.js';
-import { createFleet, type Fleet, type FleetOptions, prepared } from './fleet.js';
+import { serve } from '../../bench/routing/fleet.js';
+import { hotPrefix, spread } from '../../bench/routing/spread.js';
+import { createFleet, type Fleet, type FleetOptions, prepared, type Seen } from './fleet.js';
 
 const blockTokens = 64;
 /** Random enough that no two conversations share a block. */
@@ -95,6 +97,42 @@ describe('routing by cached prefix', () => {
     const counts = [...decodes.values()];
     expect(Math.max(...counts) - Math.min(...counts)).to.be.at.most(3);
     expect(seen.filter(({ error }) => error !== undefined)).to.deep.equal([]);
+  });
+
+  it('leaves conversations where they are, however many go on: a prompt on P is no load of blocks as well', async () => {
+    const fleet = createFleet({ prefill: 4, decode: 1, engine: { speedup: 1, slots: 64 } });
+    const turns = 5;
+    const open = Array.from({ length: 16 }, (_, id) => ({ id, turn: 0, seen: undefined as Seen | undefined }));
+    const length = (turn: number) => 500 + 640 * turn;
+    let cached = 0;
+    let repeated = 0;
+    while (open.some(({ turn, seen }) => turn < turns || seen !== undefined)) {
+      for (const each of open) {
+        if (each.seen !== undefined && each.seen.ends > 0) {
+          cached += each.seen.usage?.cachedTokens ?? 0;
+          if (each.turn > 1) repeated += Math.floor(length(each.turn - 2) / blockTokens) * blockTokens;
+          each.seen = undefined;
+        }
+        if (each.seen === undefined && each.turn < turns) {
+          const prompt = tokens(each.id + 1, length(each.turn++));
+          each.seen = fleet.submit({ ...prepared(), prompt, maxTokens: 2 }).seen;
+        }
+      }
+      await fleet.run(1);
+    }
+    expect(cached / repeated).to.be.above(0.97);
+    const [record] = await fleet.explain(fleet.summaries.at(-1)?.id ?? '');
+    const [, p] = (record as RouteRecord).decisions as [Decision, Decision];
+    expect(p.candidates.map(({ load }) => load.decodeBlocks)).to.deep.equal([0, 0, 0, 0]);
+  });
+
+  it('keeps all workers equally busy with a prefix that all requests share', async () => {
+    const { busy } = await serve(
+      { prefill: 4, decode: 2, engine: { speedup: 1, slots: 64 } },
+      hotPrefix({ requests: 400, perSecond: 60, sharedTokens: 640 }),
+    );
+    expect(busy.size).to.equal(4);
+    expect(spread(busy)).to.be.below(0.2);
   });
 
   it('forgets a worker that is gone, and its KV with it', async () => {
