@@ -27,5 +27,5 @@ VOLUME /app/.dynact
 USER node
 EXPOSE 8000
 # Inside the container every address is dynact's own; outside, `-p 127.0.0.1:8000:8000` keeps it on loopback.
-ENTRYPOINT ["node", "dist/bin/dynact.js"]
+ENTRYPOINT ["node", "dist/start/dynact.js"]
 CMD ["up", "--host", "0.0.0.0"]

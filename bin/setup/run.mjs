@@ -1,6 +1,7 @@
 // The steps of set-up, in order. Each says whether its work is done already; a second run only asks.
 import { parseArgs } from 'node:util';
 import { addon } from './addon.mjs';
+import { bundle } from './bundle.mjs';
 import { exclusively, openCache } from './cache.mjs';
 import { dependencies } from './dependencies.mjs';
 import { headers } from './headers.mjs';
@@ -12,7 +13,7 @@ import { ensureTools } from './tools.mjs';
 import { typescript } from './typescript.mjs';
 import { weights } from './weights.mjs';
 
-const STEPS = { dependencies, headers, addon, typescript, nats: natsServer, model, weights };
+const STEPS = { dependencies, headers, addon, typescript, bundle, nats: natsServer, model, weights };
 /** Only when named. */
 const EXTRA = { 'llama-server': llamaServer };
 const BY_NAME = { ...STEPS, ...EXTRA };

@@ -35,7 +35,7 @@ const included = () => JSON.parse(readText(inClone('tsconfig.json'))).include;
 /** Built in place, so that a running dynact finds its files; what has lost its source goes, so that no spec outlives its file. */
 function removeOrphans() {
   const dist = inClone('dist');
-  for (const file of filesBelow(dist, (path) => /\.js(\.map)?$/.test(path))) {
+  for (const file of filesBelow(dist, (path) => /\.js(\.map)?$/.test(path), ['start'])) {
     const source = inClone(file.slice(dist.length + 1).replace(/\.js(\.map)?$/, '.ts'));
     if (!existsSync(source)) rmSync(join(file));
   }
