@@ -111,7 +111,7 @@ export function frontendActor(
           break;
         }
         case 'WorkerUp':
-          state.workers.add(message.incarnation);
+          state.workers.set(message.incarnation, message.component);
           break;
         case 'WorkerGone':
           state.workers.delete(message.incarnation);

@@ -55,7 +55,7 @@ export type FrontendMessage =
   | { readonly type: 'Frame'; readonly frame: StepFrame }
   | WorkerLoss
   /** Whoever is routed to has been announced by this first: an order to anybody else would be answered by nobody. */
-  | { readonly type: 'WorkerUp'; readonly incarnation: string }
+  | { readonly type: 'WorkerUp'; readonly incarnation: string; readonly component: 'prefill' | 'decode' }
   /** Who has sent frames since the last time it was asked? */
   | { readonly type: 'HeardFrom'; readonly replyTo: Ref<{ readonly workers: readonly string[] }> }
   | { readonly type: 'Broker'; readonly up: boolean }
@@ -95,8 +95,10 @@ export interface FrontendState {
   readonly router: Ref<RouterMessage>;
   readonly requests: Map<number, Request>;
   readonly byTicket: Map<number, number>;
-  /** Workers that exist. */
-  readonly workers: Set<string>;
+  /** Workers that exist, by incarnation. */
+  readonly workers: Map<string, 'prefill' | 'decode'>;
+  /** When a worker last sent something of a request that is over. */
+  readonly strays: Map<string, number>;
   /** Last step frame of each worker: a hole means tokens were lost on the way. */
   readonly frames: Map<string, number>;
   /** Workers that sent frames since the registry last asked. */
@@ -130,7 +132,8 @@ export function newState(config: FrontendConfig, ports: FrontendPorts, router: R
     heard: new Set(),
     requests: new Map(),
     byTicket: new Map(),
-    workers: new Set(),
+    workers: new Map(),
+    strays: new Map(),
     frames: new Map(),
     nextNum: 1,
     accepted: 0,

@@ -6,6 +6,7 @@ import { broke, complete, lost } from './ending.js';
 import { ask, resync, resyncWorker } from './repair.js';
 import { isLeg, prefillOf, type Request } from './request.js';
 import { clock, type FrontendCtx, type FrontendMessage, type FrontendState, move } from './state.js';
+import { dismiss } from './strays.js';
 import { begin, deliver } from './text.js';
 
 /** The data path: one call per step frame, no message, promise or timer per token. */
@@ -19,6 +20,7 @@ export function frame(state: FrontendState, { worker, seq, items }: StepFrame, c
     const r = state.requests.get(item.num);
     if (r === undefined || item.attempt !== r.attempt || r.placement === undefined || !isLeg(r, worker)) {
       state.stale++;
+      if (r === undefined || item.attempt < r.attempt) dismiss(state, worker, item.num, item.attempt, ctx);
       continue;
     }
     expected = true;

@@ -99,8 +99,9 @@ export function registryActor(
           const { info } = message;
           if (state.dead.has(info.incarnation)) break;
           state.live.set(info.incarnation, info);
-          if (info.component !== 'gateway') {
-            ctx.tell(frontend, { type: 'WorkerUp', incarnation: info.incarnation });
+          const { component } = info;
+          if (component !== 'gateway') {
+            ctx.tell(frontend, { type: 'WorkerUp', incarnation: info.incarnation, component });
             ctx.tell(router, { type: 'InstanceUp', info });
             // A mock engine's steps are as short as it is told; a real one may compute for seconds.
             state.liveness.add(info.incarnation, info.engine === 'mock' ? limits.silentMs : limits.stuckMs);
