@@ -159,10 +159,12 @@ function look(sync: ReplicaSync, ctx: C): void {
 /** Once a second: says that it lives while there is something to say, and judges who is silent. */
 function looked(sync: ReplicaSync, ctx: C): boolean {
   const { voice, peers } = sync;
-  const { ask, room } = peers.look(sync.echoed >= voice.seq);
+  const through = sync.echoed >= voice.seq;
+  const { ask, room } = peers.look(through);
   for (const origin of ask) voice.ask(origin);
   if (voice.held > 0 || voice.waiting > 0) sync.lastWords = lastWords + 1;
-  else if (sync.lastWords > 0) sync.lastWords--;
+  // What is said while the broker is away is said to nobody.
+  else if (sync.lastWords > 0 && through) sync.lastWords--;
   if (voice.dirty || sync.lastWords > 0) tell(sync, ctx);
   look(sync, ctx);
   answer(sync, ctx);
