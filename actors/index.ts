@@ -51,7 +51,7 @@ export {
 } from './kernel/virtual-world.js';
 export { prefillActor } from './prefill/prefill.js';
 export type { JobSource } from './prefill/takes.js';
-export type { RefusalCode, RefusalMeaning } from './refusals.js';
+export { meaningOf, type RefusalCode, type RefusalMeaning } from './refusals.js';
 export { type RegistryMessage, registryActor } from './registry/registry.js';
 export { countStandstill } from './registry/standstill.js';
 export type { Outcome, RouteWishes } from './router/choose.js';
@@ -63,7 +63,7 @@ export {
   disaggRouting,
 } from './router/disagg.js';
 export type { DryRunOutcome, RouterFacts, RouterMessage } from './router/messages.js';
-export { oneClass } from './router/queue.js';
+export { oneClass, type QueueConfig, queueConfig } from './router/queue.js';
 export type { RouteRecord } from './router/route-log.js';
 export {
   decideAgain,

@@ -75,6 +75,15 @@ export const gatewayErrors = {
     retryable: false,
     meaning: 'a web page of another origin',
   },
+  GWY_NOT_LOCAL: {
+    status: 403,
+    type: 'permission_error',
+    code: 'local_only',
+    message: 'This route is for clients on the same machine.',
+    retryable: false,
+    meaning: 'an operator’s route, asked from elsewhere',
+  },
+  GWY_SETTINGS: server(503, 'settings_unavailable', 'The settings cannot be stored now.', true, 'the broker is away'),
   GWY_BUSY: server(503, 'overloaded', 'The server is busy. Try again shortly.', true, 'the frontend mailbox is full'),
   GWY_STOPPING: server(503, 'shutting_down', 'The server is shutting down.', true, 'draining, or its deadline passed'),
   GWY_TEMPLATE_BROKEN: server(

@@ -17,6 +17,7 @@ import { answerFault, answerParserFault, HttpFault } from './http-faults.js';
 import { parseBody } from './json.js';
 import { defaultLimits, type GatewayLimits } from './limits.js';
 import type { ModelRegistry } from './models.js';
+import { type BusyThresholdControl, busyThresholdRoutes } from './routes/busy-threshold.js';
 import { type GenerationContext, generationRoutes, requestLabel } from './routes/generation.js';
 import { modelRoutes } from './routes/models.js';
 import { type GatewayStatus, operationRoutes } from './routes/operations.js';
@@ -31,6 +32,8 @@ export interface GatewayOptions {
   /** Tells the frontend. False = its mailbox is full: the client gets 503. Must not throw. */
   submit(request: FrontendRequest): boolean;
   status(): GatewayStatus;
+  /** Absent: there is no /busy_threshold. */
+  readonly busyThresholds?: BusyThresholdControl;
   readonly listen: Listen;
   readonly log: Logger;
   readonly limits?: Partial<GatewayLimits>;
@@ -59,6 +62,7 @@ const routes: readonly (readonly [RegExp, string])[] = [
   [/^\/v1\/(chat\/)?completions\/?$/, 'POST'],
   [/^\/v1\/models(\/.*)?$/, 'GET, HEAD'],
   [/^\/(live|ready|health|metrics)\/?$/, 'GET, HEAD'],
+  [/^\/busy_threshold\/?$/, 'GET, HEAD, POST'],
 ];
 
 /** While it takes leave a gateway is not ready, but serves: probes have this long to see it, clients to be told. */
@@ -202,6 +206,7 @@ function createApp(server: Server, context: GenerationContext, options: GatewayO
 
   generationRoutes(app, context);
   modelRoutes(app, context.models);
+  if (options.busyThresholds !== undefined) busyThresholdRoutes(app, context.models, options.busyThresholds);
   operationRoutes(app, {
     models: context.models,
     metrics,

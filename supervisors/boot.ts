@@ -5,7 +5,7 @@
 import type { ExitReason } from '../actors/index.js';
 import type { ResolvedConfig } from './config-schema.js';
 import type { FaultDoor } from './faults.js';
-import type { RouteAnswer, RouteQuestion } from './route-question.js';
+import type { GatewayAnswer, GatewayQuestion } from './route-question.js';
 
 /** The weights a worker loads. For the mock engine `path` is '' and `sourceHash` is 'mock'. */
 export interface ModelFile {
@@ -66,10 +66,10 @@ export interface RunningTree {
   kill(): void;
   /** Resolves when the tree has ended, whoever ended it. */
   readonly exit: Promise<ExitReason>;
-  /** For `dynact status`, e.g. { inFlight: 3, mailDepth: 0 }. Called every second; must be cheap. */
+  /** For `dynact status`, e.g. { inFlight: 3, mailDepth: 0 }. Called every half second, and may be that old; must be cheap. */
   facts(): Record<string, number | string>;
-  /** Of a gateway: why its router did or would do something. */
-  readonly route?: (question: RouteQuestion) => Promise<RouteAnswer>;
+  /** Of a gateway: why its router did or would do something, and what is set. */
+  readonly answer?: (question: GatewayQuestion) => Promise<GatewayAnswer>;
   /** Only with `faults.enabled`: see faults.ts. */
   readonly faults?: FaultDoor;
 }

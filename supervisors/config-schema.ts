@@ -12,6 +12,8 @@ export interface Leaf {
   readonly flag?: string;
   /** Names that Dynamo's users know; the value means the same, in a unit `times` larger than ours. */
   readonly alias?: readonly { readonly name: string; readonly times?: number }[];
+  /** `dynact config set` changes it while everything runs. */
+  readonly live?: true;
   /** Printed as `***`. */
   readonly secret?: boolean;
 }
@@ -26,6 +28,23 @@ const oneOf = <const T extends string>(values: readonly T[], leaf: Leaf & { defa
   Type.Enum([...values] as [T, ...T[]], { ...leaf });
 const group = <T extends Record<string, TSchema>>(properties: T) =>
   Type.Object(properties, { additionalProperties: false });
+
+const queuePolicies = ['fcfs', 'lcfs', 'wspt'] as const;
+/** See `QueueClass` of the router's queue. */
+const QueueClassSchema = Type.Object(
+  {
+    name: Type.String({ pattern: '^[A-Za-z0-9_-]{1,64}$' }),
+    policy: Type.Optional(Type.Enum([...queuePolicies])),
+    quantum: Type.Optional(Type.Integer({ minimum: 1, maximum: 1e9 })),
+    family: Type.Optional(Type.String({ pattern: '^[A-Za-z0-9_-]{1,64}$' })),
+    from: Type.Optional(Type.Integer({ minimum: 0, maximum: 1e9 })),
+    to: Type.Optional(Type.Integer({ minimum: 1, maximum: 1e9 })),
+    requestsPerWorker: Type.Optional(Type.Integer({ minimum: 0, maximum: 1e9 })),
+    promptTokensPerWorker: Type.Optional(Type.Integer({ minimum: 0, maximum: 1e12 })),
+    cachedTokensPerWorker: Type.Optional(Type.Integer({ minimum: 0, maximum: 1e12 })),
+  },
+  { additionalProperties: false },
+);
 
 const KiB = 1024;
 const MiB = 1024 * KiB;
@@ -137,11 +156,12 @@ export const ConfigSchema = group({
     blocks: count(1, 10_000_000, { default: 16_384, description: 'KV blocks of the mock engine (Dynamo’s default)' }),
   }),
   routing: group({
-    mode: oneOf(['kv', 'round-robin', 'random', 'power-of-two', 'least-loaded'], {
+    mode: oneOf(['kv', 'round-robin', 'random', 'power-of-two', 'least-loaded', 'direct'], {
       default: 'kv',
       flag: '--routing',
       alias: [{ name: 'DYN_ROUTER_MODE' }],
-      description: 'how the router picks among the workers that could serve a request; kv = by cached prefix and load',
+      description:
+        'how the router picks among the workers that could serve a request; kv = by cached prefix and load, direct = the request says',
     }),
     kvIndexBytes: count(MiB, 1024 * 1024 * MiB, {
       default: 256 * MiB,
@@ -179,6 +199,60 @@ export const ConfigSchema = group({
     queueLength: count(0, 1_000_000, {
       default: 1024,
       description: 'requests that may wait for a worker, per gateway; one more is told 529',
+    }),
+    decodeQueueLength: count(0, 1_000_000, {
+      default: 0,
+      description: 'of those, requests that wait for a decode worker; 0 = as many as queueLength allows',
+    }),
+    prefillQueueLength: count(0, 1_000_000, {
+      default: 0,
+      description: 'the same for requests that wait for a prefill worker while a decode worker has room',
+    }),
+    queuePolicy: oneOf(queuePolicies, {
+      default: 'fcfs',
+      alias: [{ name: 'DYN_ROUTER_QUEUE_POLICY' }],
+      description: 'who goes first: fcfs = who came first, lcfs = who came last, wspt = the shortest uncached prompt',
+    }),
+    classes: Type.Array(QueueClassSchema, {
+      default: [] as Static<typeof QueueClassSchema>[],
+      maxItems: 16,
+      description:
+        'policy classes that share what gets free as their quanta are; a JSON list in the environment; empty = one class for all',
+    }),
+    requestLimit: count(0, 1_000_000, {
+      default: 0,
+      live: true,
+      alias: [{ name: 'DYN_ENGINE_REQUEST_LIMIT' }],
+      description: 'requests a worker is given at a time, however many slots it has; 0 = as many as it has slots',
+    }),
+    activeDecodeBlocksThreshold: Type.Number({
+      minimum: 0,
+      maximum: 1,
+      default: 0,
+      live: true,
+      description: 'a decode worker whose requests hold more than this share of its KV gets no new ones; 0 = off',
+    }),
+    activePrefillTokensThreshold: count(0, 1_000_000_000, {
+      default: 0,
+      live: true,
+      description: 'a worker with more prompt tokens than this to compute gets no new requests; 0 = off',
+    }),
+    activePrefillTokensThresholdFrac: Type.Number({
+      minimum: 0,
+      maximum: 1e6,
+      default: 0,
+      live: true,
+      description: 'the same, in batches of the worker; 0 = off',
+    }),
+    sessionTtlMs: count(0, 31_536_000_000, {
+      default: 0,
+      flag: '--session-ttl-ms',
+      alias: [{ name: 'DYN_ROUTER_SESSION_AFFINITY_TTL_SECS', times: 1000 }],
+      description: 'a session goes where it was served before, until it is not used for this long; 0 = anywhere',
+    }),
+    sessionLimit: count(1, 10_000_000, {
+      default: 100_000,
+      description: 'sessions a gateway remembers; the one that was used longest ago is forgotten',
     }),
     silentMs: count(500, hour, {
       default: 1500,
@@ -234,10 +308,12 @@ export const ConfigSchema = group({
     }),
     maxLocalPrefillLength: count(0, 10_000_000, {
       default: 1000,
+      live: true,
       description: 'decode-first: prompts with no more tokens to compute stay with the decode worker',
     }),
     maxPrefillQueueSize: count(0, 1_000_000, {
       default: 2,
+      live: true,
       description: 'decode-first: so do all others while so many wait in the queue',
     }),
   }),

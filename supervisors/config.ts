@@ -156,6 +156,13 @@ function unknownKey(key: string, where: string): SupervisorError {
   return new SupervisorError('SUP_CONFIG_KEY', [key, where, sameName ?? nearest(key, candidates)]);
 }
 
+/** A value for a setting given by its key, as text or as it is. Throws SUP_CONFIG_KEY or SUP_CONFIG_VALUE. */
+export function settingValue(key: string, value: unknown, origin: string): unknown {
+  const setting = byKey.get(key);
+  if (setting === undefined) throw unknownKey(key, origin);
+  return checked(setting, { value, origin, base: process.cwd() });
+}
+
 /** Turns text into the setting's type and checks it. */
 function checked(setting: Setting, { value, origin, base }: Given): unknown {
   const converted = convert(setting, value, base);
@@ -188,6 +195,13 @@ function convert(setting: Setting, value: unknown, base: string): unknown {
     const [, digits, unit] = /^\s*(-?[\d.]+(?:e\d+)?)\s*(KiB|MiB|GiB|)\s*$/.exec(value) ?? [];
     if (digits === undefined || (unit !== '' && !setting.key.endsWith('Bytes'))) return value;
     return Number(digits) * (byteUnits[unit as string] as number);
+  }
+  if (type === 'array') {
+    try {
+      return JSON.parse(value);
+    } catch {
+      return value;
+    }
   }
   if (setting.key === 'node.stateDir') return resolve(base, value);
   if (setting.key === 'model.id' && (value.includes('/') || value.endsWith('.gguf'))) return resolve(base, value);

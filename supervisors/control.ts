@@ -10,7 +10,15 @@ import type { Fault } from './faults.js';
 import { eachLine } from './lines.js';
 import type { Node } from './node.js';
 import type { RestartProgress, RestartRequest } from './restart.js';
-import { type RouteAnswer, type RouteQuestion, routeQuestion } from './route-question.js';
+import {
+  type GatewayAnswer,
+  type GatewayQuestion,
+  gatewayQuestion,
+  type RouteAnswer,
+  type RouteQuestion,
+  type SettingAnswer,
+  type SettingQuestion,
+} from './route-question.js';
 import { lockHolder } from './state-dir.js';
 import type { NodeStatus } from './status.js';
 
@@ -18,7 +26,7 @@ export type ControlRequest =
   | { readonly type: 'status' }
   | { readonly type: 'stop'; readonly now: boolean }
   | { readonly type: 'fault'; readonly instance: string; readonly fault: Fault }
-  | { readonly type: 'route'; readonly question: RouteQuestion }
+  | { readonly type: 'ask'; readonly question: GatewayQuestion }
   | ({ readonly type: 'restart' } & RestartRequest);
 
 /** A restart takes as long as processes drain and start; meanwhile the node says that it lives, and who hears nothing for long gives up. */
@@ -33,7 +41,7 @@ export interface ControlHandlers {
   fault(instance: string, fault: Fault): void;
   restart: Node['restart'];
   /** Asks every gateway. */
-  route(question: RouteQuestion): Promise<readonly RouteAnswer[]>;
+  ask(question: GatewayQuestion): Promise<readonly GatewayAnswer[]>;
 }
 
 /** A prompt may be in it. */
@@ -82,9 +90,9 @@ function answer(socket: Socket, line: string, handlers: ControlHandlers): void {
       handlers.fault(request.instance, request.fault);
       reply({ injected: true });
       socket.end();
-    } else if (request.type === 'route') {
+    } else if (request.type === 'ask') {
       handlers
-        .route(routeQuestion(request.question))
+        .ask(gatewayQuestion(request.question))
         .then(reply, (error) => reply({ error: describe(error) }))
         .finally(() => socket.end());
     } else if (request.type === 'restart') {
@@ -127,9 +135,18 @@ export async function stopNode(stateDir: string, now: boolean, timeoutMs: number
 
 /** What every gateway's router has to say. Rejects with SUP_NO_NODE. */
 export async function askRoute(stateDir: string, question: RouteQuestion): Promise<readonly RouteAnswer[]> {
-  const { answer } = await ask(stateDir, { type: 'route', question }, routeMs);
+  return (await askGateways(stateDir, question)) as readonly RouteAnswer[];
+}
+
+/** What is set, after it was changed if that was asked. Rejects with SUP_NO_NODE. */
+export async function askSettings(stateDir: string, question: SettingQuestion): Promise<readonly SettingAnswer[]> {
+  return (await askGateways(stateDir, question)) as readonly SettingAnswer[];
+}
+
+async function askGateways(stateDir: string, question: GatewayQuestion): Promise<readonly GatewayAnswer[]> {
+  const { answer } = await ask(stateDir, { type: 'ask', question }, routeMs);
   if (!Array.isArray(answer)) throw new TypeError((answer as { readonly error: string }).error);
-  return answer as readonly RouteAnswer[];
+  return answer as readonly GatewayAnswer[];
 }
 
 /** Injects a fault into a process of a node that was started with `faults.enabled`. Rejects with SUP_NO_NODE or SUP_FAULT. */

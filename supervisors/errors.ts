@@ -14,6 +14,11 @@ const supervisorErrors = {
   },
   SUP_CONFIG_KEY: { message: 'unknown setting {0} ({1}); did you mean {2}?', retryable: false, meaning: 'no such key' },
   SUP_CONFIG_VALUE: { message: '{0} = {1} ({2}): {3}', retryable: false, meaning: 'value outside its type or range' },
+  SUP_CONFIG_LIVE: {
+    message: '{0} cannot be changed while it runs; set it where the node is started. Did you mean {1}?',
+    retryable: false,
+    meaning: 'a setting that is read at the start',
+  },
   SUP_CONFIG_PAIR: { message: '{0}', retryable: false, meaning: 'two settings contradict each other' },
   SUP_PORT_IN_USE: {
     message:

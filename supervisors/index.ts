@@ -2,7 +2,7 @@
 export type { GatewayBoot, ListenHandle, ModelFile, NatsLogin, RunningTree, WorkerBoot } from './boot.js';
 export { type ConfigSources, type Configuration, presentable, resolveConfig } from './config.js';
 export { type ResolvedConfig, type Setting, settings } from './config-schema.js';
-export { askRoute, injectFault, nodeStatus, restartNode, stopNode } from './control.js';
+export { askRoute, askSettings, injectFault, nodeStatus, restartNode, stopNode } from './control.js';
 export { describe, isSupervisorError, type SupervisorErrorCode } from './errors.js';
 export type { Fault } from './faults.js';
 export { type LogSink, logSink } from './log.js';
@@ -10,7 +10,7 @@ export { type ModelSource, modelSource, resolveModel } from './model.js';
 export type { Node, NodeOptions } from './node.js';
 export { packageRoot, packageVersion } from './package-root.js';
 export type { RestartProgress, RestartRequest } from './restart.js';
-export type { RouteAnswer, RouteQuestion } from './route-question.js';
+export type { RouteAnswer, RouteQuestion, SettingQuestion } from './route-question.js';
 export { lockHolder } from './state-dir.js';
 export type { NodeStatus, ProcessStatus } from './status.js';
 export { cacheFolder, resolveToolchain, type Toolchain } from './toolchain.js';

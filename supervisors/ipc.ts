@@ -2,7 +2,7 @@
 import type { ExitReason } from '../actors/index.js';
 import type { GatewayBoot, WorkerBoot } from './boot.js';
 import type { Fault } from './faults.js';
-import type { RouteAnswer, RouteQuestion } from './route-question.js';
+import type { GatewayAnswer, GatewayQuestion } from './route-question.js';
 
 export type Role = 'prefill' | 'decode' | 'gateway';
 
@@ -13,7 +13,7 @@ export type ToChild =
   | { readonly type: 'boot'; readonly boot: BootMessage }
   | { readonly type: 'drain'; readonly deadlineMs: number }
   /** Only to a gateway; `id` comes back with the answer. */
-  | { readonly type: 'question'; readonly id: number; readonly question: RouteQuestion }
+  | { readonly type: 'question'; readonly id: number; readonly question: GatewayQuestion }
   /** Only on a node with `faults.enabled`. */
   | { readonly type: 'fault'; readonly fault: Fault };
 
@@ -29,7 +29,7 @@ export type FromChild =
       /** Processor time of all its threads so far. */
       readonly cpuMs: number;
     }
-  | { readonly type: 'answer'; readonly id: number; readonly answer: RouteAnswer }
+  | { readonly type: 'answer'; readonly id: number; readonly answer: GatewayAnswer }
   /** Draining began: asked for, or because the parent is gone. */
   | { readonly type: 'draining' }
   /** Last words. */

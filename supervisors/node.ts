@@ -17,7 +17,7 @@ import type { LogSink } from './log.js';
 import { type ChildSpec, createSupervisor, type Running } from './otp/index.js';
 import { recruiter, roster } from './recruit.js';
 import { type RestartProgress, type RestartRequest, rollingRestart } from './restart.js';
-import type { RouteQuestion } from './route-question.js';
+import type { GatewayQuestion } from './route-question.js';
 import { openStateDir } from './state-dir.js';
 import { type NodeStatus, snapshot } from './status.js';
 
@@ -133,7 +133,7 @@ export async function startNode(options: NodeOptions): Promise<Node> {
       member.process.inject(what);
     };
     const gateways = () => processes.members.filter(({ role }) => role === 'gateway');
-    const route = (question: RouteQuestion) => Promise.all(gateways().map(({ process }) => process.ask(question)));
+    const ask = (question: GatewayQuestion) => Promise.all(gateways().map(({ process }) => process.ask(question)));
     let restarting = false;
     const restart: Node['restart'] = async (request, report, cancelled) => {
       if (restarting) throw new SupervisorError('SUP_RESTART', ['its beginning', 'another one is under way']);
@@ -152,7 +152,7 @@ export async function startNode(options: NodeOptions): Promise<Node> {
       }
     };
     const ends = (now: boolean) => (now ? kill() : stop());
-    const closeControl = await serveControl(state.control, { status, stop: ends, fault, restart, route });
+    const closeControl = await serveControl(state.control, { status, stop: ends, fault, restart, ask });
     undo.push(closeControl);
 
     try {

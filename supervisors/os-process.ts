@@ -12,7 +12,7 @@ import { mintIncarnation } from './incarnation.js';
 import type { BootMessage, Facts, FromChild, Role, ToChild } from './ipc.js';
 import { eachLine } from './lines.js';
 import type { Child, Running } from './otp/index.js';
-import type { RouteAnswer, RouteQuestion } from './route-question.js';
+import type { GatewayAnswer, GatewayQuestion } from './route-question.js';
 import { watchChild } from './watchdog.js';
 
 export interface ProcessSpec {
@@ -51,7 +51,7 @@ export interface OsProcess extends Child {
   /** Throws while there is no process. */
   inject(fault: Fault): void;
   /** Of a gateway. Resolves with an error in it when there is no process, or no answer in time. */
-  ask(question: RouteQuestion): Promise<RouteAnswer>;
+  ask(question: GatewayQuestion): Promise<GatewayAnswer>;
 }
 
 const answerMs = 3_000;
@@ -85,10 +85,10 @@ function ask(
   { instance }: ProcessSpec,
   child: ChildProcess | undefined,
   id: number,
-  question: RouteQuestion,
-): Promise<RouteAnswer> {
+  question: GatewayQuestion,
+): Promise<GatewayAnswer> {
   return new Promise((resolve) => {
-    const done = (answer: RouteAnswer) => {
+    const done = (answer: GatewayAnswer) => {
       clearTimeout(late);
       child?.off('message', hear);
       resolve(answer);

@@ -61,7 +61,7 @@ export async function serveRole(
     if (message.type === 'question') {
       const { id, question } = message;
       const gateway = boot.incarnation;
-      const asked = running.route?.(question) ?? Promise.reject(new Error('not a gateway'));
+      const asked = running.answer?.(question) ?? Promise.reject(new Error('not a gateway'));
       asked.then(
         (answer) => tell({ type: 'answer', id, answer }),
         (error) => tell({ type: 'answer', id, answer: { gateway, error: describe(error) } }),

@@ -1,4 +1,4 @@
-/** What `dynact route` asks every gateway of a node, each of which has a router of its own. */
+/** What a node asks its gateways for `dynact route`, each of which has a router of its own, and for `dynact config set`. */
 import type { RouteRecord } from '../actors/index.js';
 
 export type RouteQuestion =
@@ -17,10 +17,27 @@ export type RouteAnswer =
     }
   | { readonly gateway: string; readonly error: string };
 
+export type SettingQuestion =
+  /** `value` undefined: what is configured holds again. */
+  { readonly type: 'set'; readonly key: string; readonly value?: string | number } | { readonly type: 'settings' };
+
+export type SettingAnswer =
+  /** What is set now, by key, and differs from the configuration. */
+  | { readonly gateway: string; readonly settings: Readonly<Record<string, unknown>> }
+  | { readonly gateway: string; readonly error: string };
+
+export type GatewayQuestion = RouteQuestion | SettingQuestion;
+export type GatewayAnswer = RouteAnswer | SettingAnswer;
+
 /** Of unchecked JSON. Throws TypeError. */
-export function routeQuestion(value: unknown): RouteQuestion {
-  const { type, id, prompt } = (value ?? {}) as Readonly<Record<string, unknown>>;
+export function gatewayQuestion(given: unknown): GatewayQuestion {
+  const { type, id, prompt, key, value } = (given ?? {}) as Readonly<Record<string, unknown>>;
   if (type === 'explain' && typeof id === 'string') return { type, id };
   if (type === 'dry-run' && typeof prompt === 'string') return { type, prompt };
+  if (type === 'settings') return { type };
+  if (type === 'set' && typeof key === 'string') {
+    if (value === undefined) return { type, key };
+    if (typeof value === 'string' || typeof value === 'number') return { type, key, value };
+  }
   throw new TypeError('no such question');
 }

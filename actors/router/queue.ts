@@ -5,8 +5,7 @@
  * wait. Pure data: who may be dispatched, and when it is, is the caller's to say.
  */
 
-export const queuePolicies = ['fcfs', 'lcfs', 'wspt'] as const;
-export type QueuePolicy = (typeof queuePolicies)[number];
+export type QueuePolicy = 'fcfs' | 'lcfs' | 'wspt';
 
 /**
  * A class, and which requests are its own: the first class whose conditions a request meets, else the first without conditions, else the first

@@ -17,7 +17,9 @@ export async function config(options: Options): Promise<void> {
     return;
   }
   const width = Math.max(...rows.map(({ setting }) => setting.key.length));
-  const values = rows.map(({ value }) => (value === '' ? "''" : String(value)));
+  const values = rows.map(({ value }) =>
+    value === '' ? "''" : typeof value === 'object' ? JSON.stringify(value) : String(value),
+  );
   const valueWidth = Math.min(40, Math.max(...values.map((value) => value.length)));
   for (const [index, { setting, origin }] of rows.entries()) {
     const value = values[index] as string;

@@ -1,6 +1,13 @@
 /** Command line grammar: what exists, what it takes, and which file does it. */
 import { Command, Option } from 'commander';
-import { describe, isSupervisorError, packageVersion, type Setting, settings } from '../../supervisors/index.js';
+import {
+  describe,
+  isSupervisorError,
+  packageVersion,
+  type Setting,
+  type SettingQuestion,
+  settings,
+} from '../../supervisors/index.js';
 import { UsageError } from './usage.js';
 
 /** Exit codes: 1 = it failed, 2 = the command line or the configuration is wrong. */
@@ -71,10 +78,26 @@ export async function main(argv: readonly string[]): Promise<void> {
     .addHelpText('after', chatHelp)
     .action(async (options: ChatOptions) => (await import('./chat.js')).chat(options));
 
-  settingsOf(program.command('config'))
+  const config = settingsOf(program.command('config'))
     .description('print every setting, and where its value comes from')
     .option('--json', 'print one JSON object')
     .action(async (options: Options) => (await import('./config.js')).config(options));
+  // Its own options are the parent's, too, which takes them wherever they stand.
+  const changes = (name: string) => config.command(name).addOption(stateDirOption());
+  const change = async (question: SettingQuestion, command: Command) =>
+    (await import('./live.js')).change(question, command.optsWithGlobals());
+  changes('set')
+    .description('change a setting of everything that runs on the broker, until it is unset')
+    .argument('<setting>', 'e.g. routing.activePrefillTokensThreshold')
+    .argument('<value>')
+    .action((key: string, value: string, _: unknown, command: Command) => change({ type: 'set', key, value }, command));
+  changes('unset')
+    .description('let what is configured hold again')
+    .argument('<setting>')
+    .action((key: string, _: unknown, command: Command) => change({ type: 'set', key }, command));
+  changes('get')
+    .description('print what was set')
+    .action((_: unknown, command: Command) => change({ type: 'settings' }, command));
 
   settingsOf(program.command('doctor'))
     .description('check what dynact needs on this machine, and say what to do')
@@ -118,6 +141,9 @@ export interface RouteOptions {
   readonly explain?: string;
   readonly prompt?: string;
   readonly json?: true;
+  readonly stateDir?: string;
+}
+export interface ChangeOptions {
   readonly stateDir?: string;
 }
 export interface StopOptions {

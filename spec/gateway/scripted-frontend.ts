@@ -95,7 +95,7 @@ export async function openRig(options: RigOptions = {}): Promise<Rig> {
       if (request.type === 'ClientGone') {
         gone.push(request.ticket);
       } else {
-        const result = preprocessor.prepare(request.api, request.body);
+        const result = preprocessor.prepare(request.api, request.body, request.hints);
         if (!result.ok) request.stream.fail(result.error);
         else {
           const { stream, ticket, label, trace } = request;

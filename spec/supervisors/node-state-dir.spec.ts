@@ -116,7 +116,7 @@ describe('The state folder of a node', function () {
         },
         fault: quiet,
         restart: async () => {},
-        route: async () => [],
+        ask: async () => [],
       });
       expect((await stat(state.control)).mode & 0o777).to.equal(0o600);
       expect(await nodeStatus(root)).to.deep.equal(status);
@@ -159,7 +159,7 @@ describe('The state folder of a node', function () {
           new Promise((resolve) => {
             steps = resolve;
           }),
-        route: async () => [],
+        ask: async () => [],
       });
       const restarting = restartNode(root, order, quiet, 1_500);
       // Twice as long as it may be silent.
@@ -183,7 +183,7 @@ describe('The state folder of a node', function () {
         stop: quiet,
         fault: quiet,
         restart: async () => {},
-        route: async () => [],
+        ask: async () => [],
       });
       expect(await nodeStatus(path)).to.deep.equal(status);
       close();

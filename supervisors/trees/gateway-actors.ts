@@ -4,8 +4,6 @@
  */
 import {
   costConfig,
-  type DisaggRouting,
-  disaggRouting,
   type FrontendFacts,
   type FrontendMessage,
   type FrontendPorts,
@@ -13,7 +11,6 @@ import {
   type JournalMessage,
   journalActor,
   type Kernel,
-  oneClass,
   type Ref,
   type RegistryMessage,
   type RouterFacts,
@@ -35,8 +32,10 @@ import {
   watchInstances,
 } from '../../transport/index.js';
 import type { ResolvedConfig } from '../config-schema.js';
+import { followSettings, type LiveSettings } from '../live-settings.js';
 import { type KvViewFacts, openKvViews } from './kv-views.js';
 import { openRouteTape } from './route-tape.js';
+import { disaggOf, queueOf, sessionsOf, tuningOf } from './router-settings.js';
 
 /** The last record of the journal may take this long. */
 const journalMs = 1_000;
@@ -71,6 +70,8 @@ export interface GatewayActors {
   readonly instances: () => readonly InstanceInfo[];
   readonly loads: ReadonlyMap<string, Body<'Load'>>;
   readonly kv: () => KvViewFacts | undefined;
+  /** Those that are changed while it runs. */
+  readonly settings: LiveSettings;
   readonly depth: () => number;
   routerFacts(timeoutMs: number): Promise<RouterFacts>;
   frontendFacts(timeoutMs: number): Promise<FrontendFacts>;
@@ -87,7 +88,7 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
   let instances: readonly InstanceInfo[] = [];
   const loads = new Map<string, Body<'Load'>>();
 
-  const { mode, queueLength, inhibitMs, kvIndexBytes, assumeMs } = config.routing;
+  const { mode, inhibitMs, kvIndexBytes, assumeMs } = config.routing;
   const tape = config.tape.level === 'off' ? undefined : openRouteTape(bus, incarnation, warn);
   const router = kernel.spawn(
     routerActor({
@@ -96,8 +97,10 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
       blockTokens,
       cost: costConfig(config.routing),
       caches: { maxBytes: kvIndexBytes, assumeMs },
-      queue: oneClass(queueLength),
-      disagg: routingOf(config.disagg),
+      queue: queueOf(config.routing),
+      tuning: tuningOf(config.routing),
+      ...sessionsOf(config.routing),
+      disagg: disaggOf(config.disagg),
       inhibition: { firstMs: inhibitMs, longestMs: longestInhibitionMs },
       tape,
     }),
@@ -201,6 +204,12 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
   });
   bus.onState((state) => void kernel.tell(frontend, { type: 'Broker', up: state === 'up' }));
   await watch.ready;
+  const settings = await followSettings(
+    bus,
+    config,
+    ({ routing }) => void kernel.tell(router, { type: 'Tune', tuning: tuningOf(routing) }),
+    { keep: true, warn },
+  );
   // Late is no reason not to start: until then, loads are what workers report.
   await kernel
     .ask<RouterMessage, { readonly type: 'InStep' }>(router, (replyTo) => ({ type: 'WhenInStep', replyTo }), inStepMs)
@@ -214,6 +223,7 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
     instances: () => instances,
     loads,
     kv: () => views?.facts(),
+    settings,
     depth: () => kernel.depth(frontend),
     routerFacts: (timeoutMs) =>
       kernel.ask<RouterMessage, RouterFacts>(router, (replyTo) => ({ type: 'Facts', replyTo }), timeoutMs),
@@ -229,7 +239,7 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
         .ask<JournalMessage, { readonly type: 'Done' }>(journal, (done) => ({ type: 'Finish', done }), journalMs)
         .catch(() => {});
       await announcement?.withdraw();
-      for (const source of [...frames, watch]) source.stop();
+      for (const source of [...frames, watch, settings]) source.stop();
       views?.stop();
       tape?.stop();
     },
@@ -237,13 +247,3 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
 }
 
 /** 0 turns a threshold off. */
-function routingOf({ flow, policy, ...of }: ResolvedConfig['disagg']): DisaggRouting {
-  return disaggRouting({
-    flow,
-    policy,
-    maxLocalTokens: of.maxLocalTokens,
-    maxLocalShare: of.maxLocalShare,
-    decodeBusyShare: of.decodeBusyShare || undefined,
-    prefillBusy: of.prefillBusyTokens === 0 ? {} : { tokens: of.prefillBusyTokens },
-  });
-}

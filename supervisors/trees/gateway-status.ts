@@ -27,6 +27,7 @@ export function gatewayStatus(view: GatewayView) {
     ...frontendRows(view).map(sample),
     ...routerRows(view).map(sample),
     ...replicaRows(view).map(sample),
+    ...queueSamples(view),
     ...inhibitedSamples(view),
     ...workerSamples(view),
   ];
@@ -95,6 +96,36 @@ function replicaRows({ router }: GatewayView): readonly Row[] {
     ['counter', 'router_peer_strangers_total', 'Frames of routers that the registry does not know.', peers?.strangers],
     ['counter', 'router_peer_refused_total', 'Requests of theirs that could not be counted.', peers?.refused],
     ['counter', 'router_gave_way_total', 'Free slots left to a request of another gateway.', peers?.gaveWay],
+  ];
+}
+
+function queueSamples({ router }: GatewayView) {
+  if (router === undefined) return [];
+  const { waiting, refused, sessions, busy } = router;
+  return [
+    ...waiting.map((each) => ({
+      kind: 'gauge' as const,
+      name: 'dynact_router_class_requests_queued',
+      help: 'Requests that wait for a worker, by policy class; again: those that are tried again.',
+      labels: { class: each.class },
+      value: each.waiting,
+    })),
+    ...Object.entries(refused).map(([reason, value]) => ({
+      kind: 'counter' as const,
+      name: 'dynact_router_refused_total',
+      help: 'Requests that were refused a place.',
+      labels: { reason: reason.toLowerCase() },
+      value,
+    })),
+    ...(['new', 'kept', 'moved'] as const).map((outcome) => ({
+      kind: 'counter' as const,
+      name: 'dynact_router_session_requests_total',
+      help: 'Requests of sessions: the first, those served where the one before was, and those that could not be.',
+      labels: { outcome },
+      value: sessions[outcome],
+    })),
+    sample(['gauge', 'router_sessions', 'Sessions that are remembered.', sessions.size]),
+    sample(['gauge', 'router_workers_busy', 'Workers that get no new requests.', busy.length]),
   ];
 }
 

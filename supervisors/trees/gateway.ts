@@ -14,11 +14,14 @@ import {
 import { openMockVocabulary, openVocabulary, type Vocabulary } from '../../gpu/index.js';
 import type { InstanceInfo } from '../../transport/index.js';
 import type { GatewayBoot, RunningTree } from '../boot.js';
+import { changeSettings } from '../live-settings.js';
 import { actorLogs, processLogger } from '../process-log.js';
+import type { GatewayAnswer, GatewayQuestion } from '../route-question.js';
 import { startGatewayActors } from './gateway-actors.js';
 import { gatewayStatus, keptOut } from './gateway-status.js';
 import { openProcess } from './process.js';
 import { routeAnswers } from './route-answers.js';
+import { busyThresholdSettings, busyThresholds } from './router-settings.js';
 
 const factsMs = 500;
 /** Of both engines; the embedded one computes prompts in multiples of it (design 6.3). */
@@ -97,6 +100,10 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
         router: routing,
         kv: actors.kv(),
       }),
+    busyThresholds: {
+      get: () => busyThresholds(actors.settings.config()),
+      set: (values) => changeSettings(bus, busyThresholdSettings(values)),
+    },
     listen: { server: boot.listener as unknown as Server },
     log: logger,
     limits,
@@ -113,7 +120,7 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
     await actors.leave();
   });
 
-  const route = routeAnswers({
+  const routes = routeAnswers({
     kernel,
     router: actors.router,
     preprocessor,
@@ -139,7 +146,12 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
       outbox: host.post.outbox.messages,
     }),
   });
-  return { ...tree, route };
+  async function answer(question: GatewayQuestion): Promise<GatewayAnswer> {
+    if (question.type === 'explain' || question.type === 'dry-run') return routes(question);
+    if (question.type === 'set') await changeSettings(bus, new Map([[question.key, question.value]]));
+    return { gateway: incarnation, settings: Object.fromEntries(actors.settings.changed()) };
+  }
+  return { ...tree, answer };
 }
 
 function openVocabularyOf(boot: GatewayBoot): Vocabulary {

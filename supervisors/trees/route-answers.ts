@@ -1,8 +1,9 @@
 /** Answers of a gateway's router to `dynact route`. */
 import {
+  type DryRunOutcome,
   explained,
   type Kernel,
-  type Outcome,
+  meaningOf,
   type Preprocessor,
   type Ref,
   type RouteRecord,
@@ -42,11 +43,12 @@ export function routeAnswers(options: RouteAnswersOptions): (question: RouteQues
       hashes: sequenceHashes(prompt, blockTokens, cacheSalt),
       queueBy: Number.POSITIVE_INFINITY,
     };
-    const { choice, decisions, disagg } = await kernel.ask<RouterMessage, Outcome>(
+    const { choice, decisions, disagg, refusal } = await kernel.ask<RouterMessage, DryRunOutcome>(
       router,
       (replyTo) => ({ type: 'DryRun', request, replyTo }),
       askMs,
     );
+    if (refusal !== undefined) return { gateway, error: meaningOf(refusal).text };
     const { decode, prefill, expectedTokens = 0 } = choice ?? {};
     const placed = decode === undefined ? undefined : { decode, ...(prefill === undefined ? {} : { prefill }) };
     const why = disagg === undefined ? {} : { disagg };

@@ -64,6 +64,8 @@ export interface WorkerActors {
   readonly badMail: () => number;
   readonly depth: () => number;
   facts(timeoutMs: number): Promise<WorkerFacts>;
+  /** From now on these decide which prompts D leaves to prefill workers. */
+  limitPrefills(limits: DecodeFirstConfig): void;
   /** Takes nothing new and resolves when it holds nothing more; rejects with ACT_TIMEOUT after `deadlineMs`. */
   drain(deadlineMs: number): Promise<unknown>;
   /** Leaves the registry and hears nothing more. The actors live on. */
@@ -135,6 +137,7 @@ export async function startWorkerActors(parts: WorkerParts): Promise<WorkerActor
     depth: () => kernel.depth(worker),
     facts: (timeoutMs) =>
       kernel.ask<WorkerMessage, WorkerFacts>(worker, (replyTo) => ({ type: 'FactsAsk', replyTo }), timeoutMs),
+    limitPrefills: (limits) => void kernel.tell(worker, { type: 'PrefillLimits', limits }),
     drain(deadlineMs) {
       announcement.update({ ...info, draining: true });
       return kernel.ask<WorkerMessage, { readonly type: 'Idle' }>(

@@ -6,12 +6,15 @@ import type { Tracing } from '../../gateway/index.js';
 import type { Engine } from '../../gpu/index.js';
 import type { InstanceInfo } from '../../transport/index.js';
 import type { RunningTree, WorkerBoot } from '../boot.js';
+import { followSettings } from '../live-settings.js';
 import { actorLogs, processLogger } from '../process-log.js';
 import { openEngine } from './engine.js';
 import { openProcess, within } from './process.js';
 import { startWorkerActors } from './worker-actors.js';
 
 const factsMs = 500;
+/** The mock engine’s own default. */
+const mockBatchTokens = 8_192;
 
 export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
   const logger = processLogger(boot.instance, boot.config.log.level);
@@ -44,6 +47,15 @@ export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
   });
   for (const actor of worker.essential) host.essential(actor);
   host.onEnd(() => worker.leave());
+  if (boot.role === 'decode' && boot.config.disagg.flow === 'decode-first') {
+    const settings = await followSettings(
+      bus,
+      boot.config,
+      ({ disagg }) => worker.limitPrefills(decodeFirstConfig(disagg)),
+      { keep: false, warn: (facts, message) => logger.warn(facts, message) },
+    );
+    host.onEnd(settings.stop);
+  }
 
   let facts: WorkerFacts = {
     jobs: 0,
@@ -56,7 +68,8 @@ export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
     requeued: 0,
   };
   let mailDepth = 0;
-  const poll = setInterval(() => {
+  /** For the next time it is asked: an idle process has no timer for it. */
+  const refresh = () => {
     worker
       .facts(factsMs)
       .then((next) => {
@@ -67,12 +80,12 @@ export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
       .finally(() => {
         mailDepth = worker.depth();
       });
-  }, factsMs);
-  host.onEnd(() => clearInterval(poll));
+  };
 
   return host.tree({
     drain: (deadlineMs) => within(worker.drain(deadlineMs), deadlineMs),
     facts: () => {
+      refresh();
       const { busySlots, waiting, usedKvBlocks, cachedBlocks, exportedBlocks, steps } = engine.load();
       return {
         inFlight: facts.jobs,
@@ -119,5 +132,6 @@ function instanceInfo(boot: WorkerBoot, engine: Engine): InstanceInfo {
     kvBlocks: engine.limits.kvBlocks,
     blockTokens: engine.card.blockTokens,
     contextTokens: engine.limits.sequenceTokens,
+    batchTokens: boot.config.engine.kind === 'mock' ? mockBatchTokens : boot.config.engine.prefillChunkTokens,
   };
 }
