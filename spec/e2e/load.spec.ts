@@ -119,25 +119,26 @@ describe('A node under load', function () {
     expect((await ask(again.url, question(1))).status).to.equal(200);
   });
 
-  it('uses less than 4 % of a core per process, on average, when nobody asks anything', async () => {
+  it('uses less than 2 % of a core per process, on average, when nobody asks anything', async () => {
     const node = await startNode();
     await ask(node.url, question(1));
     await untilIdle(node);
     const { processes } = await node.status();
     const usage = () => Promise.all(processes.map(({ pid }) => cpuMs(pid as number)));
-    const before = await usage();
-    const start = performance.now();
-    await sleep(10_000);
-    const elapsed = performance.now() - start;
-    const after = await usage();
-    const percent = processes.map(({ instance }, index) => ({
-      instance,
-      percent: (100 * ((after[index] as number) - (before[index] as number))) / elapsed,
-    }));
+    // Some seconds after work V8 tidies each heap once, and they beat fast for a while: the cheapest of a few looks is what idling costs.
+    const least = processes.map(() => Number.POSITIVE_INFINITY);
+    for (let look = 0; look < 4; look++) {
+      const before = await usage();
+      const start = performance.now();
+      await sleep(3_000);
+      const elapsed = performance.now() - start;
+      for (const [index, used] of (await usage()).entries())
+        least[index] = Math.min(least[index] as number, (100 * (used - (before[index] as number))) / elapsed);
+    }
+    const percent = processes.map(({ instance }, index) => ({ instance, percent: least[index] as number }));
     const sum = percent.reduce((total, one) => total + one.percent, 0);
-    expect(sum / percent.length, JSON.stringify(percent)).to.be.lessThan(4);
-    // A gateway hears every worker four times a second. A busy timer costs far more than this; a busy machine makes every wake-up dearer.
-    expect(percent.filter((one) => one.percent >= 9)).to.deep.equal([]);
+    expect(sum / percent.length, JSON.stringify(percent)).to.be.lessThan(2);
+    expect(percent.filter((one) => one.percent >= 3)).to.deep.equal([]);
   });
 
   for (const [level, kept] of [

@@ -119,10 +119,12 @@ class Reader {
   }
 
   private listenForSilence(): void {
+    const silent = () => performance.now() - this.heard > silenceMs;
+    if (!silent()) return;
     // After a freeze of our own the backlog must be read before silence can be judged.
     setImmediate(() =>
       setImmediate(() => {
-        if (this.context.state() === 'up' && performance.now() - this.heard > silenceMs) this.renew();
+        if (this.context.state() === 'up' && silent()) this.renew();
       }),
     );
   }

@@ -74,6 +74,8 @@ export function watchConnection(nc: NatsConnection, silentMs: number, events: Wa
     const now = performance.now();
     const late = now - lastLook > 2 * lookMs;
     lastLook = now;
+    // Something came meanwhile and nothing is asked: there is nothing to judge, and an idle process is spared two turns.
+    if (asked === undefined && !events.broken() && heardSomething()) return events.look();
     // After a freeze of our own, timers run before the socket's backlog is read: let the answer in first.
     setImmediate(() => setImmediate(() => judge(now, late)));
   }, lookMs);
