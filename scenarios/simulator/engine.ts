@@ -23,7 +23,7 @@ export function openEngine(machine: Machine, { slots, cacheBlocks }: EngineSize)
   };
   const engine = createMockEngine({
     owner: machine.name,
-    speedup: 10,
+    speedup: 3,
     slots,
     cacheBlocks,
     kvBlocks: 4_096,

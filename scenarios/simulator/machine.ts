@@ -84,7 +84,7 @@ export function createMachine(around: MachineSurroundings, name: string, seed: n
     now: timeline.now,
     wallTime,
     random,
-    id: around.mutate.ids ?? idSource(wallTime, random),
+    id: idSource(wallTime, random),
     setTimer: after,
     post: around.mutate.post?.(post) ?? post,
     log: (actor) => ({

@@ -2,7 +2,13 @@
  * A simulated node: the real supervisor over machines that run the actors of real processes. A start takes a while, an end is noticed at once
  * and told to everybody, and who comes back has another name.
  */
-import type { ExitReason, FrontendFacts, RouterFacts, WorkerFacts } from '../../actors/index.js';
+import {
+  decodeFirstConfig,
+  type ExitReason,
+  type FrontendFacts,
+  type RouterFacts,
+  type WorkerFacts,
+} from '../../actors/index.js';
 import type { NodeParts, ResolvedConfig } from '../../supervisors/index.js';
 import { address, type InstanceInfo } from '../../transport/index.js';
 import { openEngine, type WatchedEngine } from './engine.js';
@@ -96,7 +102,7 @@ export function startNode(around: NodeSurroundings): Node {
         pid: 1,
         draining: false,
       };
-      const engine = role === 'gateway' ? undefined : openEngine(own, { slots: schedule.slots, cacheBlocks: 64 });
+      const engine = role === 'gateway' ? undefined : openEngine(own, { slots: schedule.slots, cacheBlocks: 16 });
       let settle: (reason: ExitReason) => void = () => {};
       const exit = new Promise<ExitReason>((done) => {
         settle = done;
@@ -181,6 +187,7 @@ export function startNode(around: NodeSurroundings): Node {
             contextTokens: limits.sequenceTokens,
           },
           rss: () => 0,
+          ...(schedule.flow === 'decode-first' && { decodeFirst: decodeFirstConfig(config.disagg) }),
         });
         serve(life.worker.essential);
       }

@@ -8,8 +8,8 @@ import type { Schedule } from './schedule.js';
 /** Lets time pass until it is so. */
 type Wait = (until: () => boolean) => Promise<void>;
 
-/** Empty: everything is as before the first request. */
-export async function unrest(node: Node, schedule: Schedule, wait: Wait): Promise<string[]> {
+/** What is still held, by whom. Empty: everything is as before the first request. */
+export async function leftovers(node: Node, wait: Wait): Promise<string[]> {
   const faults: string[] = [];
   for (const life of node.lives.values()) {
     const { name, state } = life.machine;
@@ -23,14 +23,20 @@ export async function unrest(node: Node, schedule: Schedule, wait: Wait): Promis
       if (count !== 0) faults.push(`${name} at rest: ${what} is ${count}`);
     }
   }
+  return faults;
+}
+
+/** What routers believe that is not so. */
+export async function untruths(node: Node, schedule: Schedule, wait: Wait): Promise<string[]> {
+  const faults: string[] = [];
   for (const life of node.lives.values()) faults.push(...(await untrue(life, node, schedule, wait)));
   return faults;
 }
 
 function held({ engine, gateway }: Life, facts: Record<string, unknown>): Record<string, unknown> {
   if (gateway !== undefined) {
-    const { inFlight, leaked, conflicts, router } = facts as { router: { queued: number } } & Record<string, unknown>;
-    return { inFlight, leaked, conflicts, queued: router.queued };
+    const { inFlight, leaked, conflicts, router } = facts;
+    return { inFlight, leaked, conflicts, queued: (router as { queued?: number } | undefined)?.queued };
   }
   const { busySlots, waiting, usedKvBlocks, exportedBlocks } = engine?.engine.load() ?? {};
   const { jobs, leaked } = facts;

@@ -51,6 +51,9 @@ export interface Schedule {
   readonly prefill: number;
   readonly decode: number;
   readonly slots: number;
+  readonly flow: 'prefill-first' | 'decode-first';
+  /** Who computes a prompt, as `disagg.policy`. */
+  readonly policy: 'always' | 'isl_or_load';
   readonly rates: Rates;
   readonly requests: readonly PlannedRequest[];
   readonly faults: readonly Fault[];
@@ -61,6 +64,8 @@ export interface DrawOptions {
   readonly requests?: number;
   /** Most faults. @default 6 */
   readonly faults?: number;
+  /** Only faults of these kinds. @default all, some more often than others */
+  readonly kinds?: readonly FaultKind[];
   /** Requests and faults begin within this. @default 4000 */
   readonly spanMs?: number;
 }
@@ -91,9 +96,12 @@ export function drawSchedule(seed: number, options: DrawOptions = {}): Schedule 
   const gateways = whole(1, 2);
   const prefill = whole(0, 2);
   const decode = whole(1, 3);
-  const lossy = random() < 0.5;
+  const calm = random() < 0.25;
+  const lossy = !calm && random() < 0.5;
   const rate = () => (lossy && random() < 0.6 ? random() * 0.02 : 0);
   const rates: Rates = lossy ? { drop: rate(), duplicate: rate(), reorder: rate(), delay: rate() } : quiet;
+  const flow = random() < 0.35 ? 'decode-first' : 'prefill-first';
+  const policy = random() < 0.7 ? 'always' : 'isl_or_load';
   const names = (role: string, count: number) => Array.from({ length: count }, (_, index) => `${role}-${index}`);
   const workers = [...names('prefill', prefill), ...names('decode', decode)];
   const processes = [...workers, ...names('gateway', gateways)];
@@ -122,21 +130,22 @@ export function drawSchedule(seed: number, options: DrawOptions = {}): Schedule 
     drain: [0, 0],
   };
   const requests = Array.from({ length: options.requests ?? 40 }, (): PlannedRequest => {
-    const leaves = random() < 0.15;
+    const leaves = random() < 0.2;
     return {
       at: random() * spanMs,
       gateway: whole(0, gateways - 1),
       group: whole(0, 3),
       sharedTokens: whole(0, 3) * 64,
       ownTokens: whole(1, 150),
-      maxTokens: whole(1, 60),
+      // Whoever leaves would have had to wait for long: what goes on without him shows.
+      maxTokens: leaves ? whole(25_000, 30_000) : whole(1, 60),
       n: random() < 0.15 ? 2 : 1,
       seed: whole(0, 1_000_000),
       ...(leaves ? { leavesAfterMs: random() * 1_500 } : {}),
     };
   });
-  const faults = Array.from({ length: whole(0, options.faults ?? 6) }, (): Fault => {
-    const kind = among(lots);
+  const faults = Array.from({ length: calm ? 0 : whole(0, options.faults ?? 6) }, (): Fault => {
+    const kind = among(options.kinds ?? lots);
     const [least, most] = durations[kind];
     return { at: random() * spanMs, kind, target: among(targets[kind]), forMs: whole(least, most) };
   }).filter(({ target }) => target !== undefined);
@@ -148,6 +157,8 @@ export function drawSchedule(seed: number, options: DrawOptions = {}): Schedule 
     prefill,
     decode,
     slots: whole(2, 6),
+    flow,
+    policy,
     rates,
     requests: requests.sort(byTime),
     faults: faults.sort(byTime),
@@ -165,6 +176,8 @@ const Shape = Compile(
     prefill: Whole(0, 64),
     decode: Whole(1, 64),
     slots: Whole(1, 256),
+    flow: Type.Enum(['prefill-first', 'decode-first']),
+    policy: Type.Enum(['always', 'isl_or_load']),
     rates: Type.Object({ drop: Rate, duplicate: Rate, reorder: Rate, delay: Rate }),
     requests: Type.Array(
       Type.Object({
@@ -173,7 +186,7 @@ const Shape = Compile(
         group: Whole(0, 1_000),
         sharedTokens: Whole(0, 16_000),
         ownTokens: Whole(1, 16_000),
-        maxTokens: Whole(1, 16_000),
+        maxTokens: Whole(1, 1_000_000),
         n: Whole(1, 16),
         seed: Whole(0, 2 ** 53 - 1),
         leavesAfterMs: Type.Optional(Time),

@@ -13,7 +13,7 @@ import { createMachine, type Machine } from './machine.js';
 import type { Mutation } from './mutation.js';
 import { createNetwork } from './network.js';
 import { type Life, type Node, startNode } from './node.js';
-import { unrest } from './rest.js';
+import { leftovers, untruths } from './rest.js';
 import type { Schedule } from './schedule.js';
 import { createTimeline } from './timeline.js';
 
@@ -46,7 +46,8 @@ const restMs = 120_000;
 const turnLimit = 100_000;
 
 export async function simulate(schedule: Schedule, options: SimulationOptions): Promise<SimulationResult> {
-  const { parts, config, mutation = {}, trace } = options;
+  const { parts, mutation = {}, trace } = options;
+  const config = settings(options.config, schedule);
   const random = seededRandom(schedule.seed);
   const timeline = createTimeline();
   const turns = seededDispatcher(seededRandom(schedule.seed + 1));
@@ -55,6 +56,8 @@ export async function simulate(schedule: Schedule, options: SimulationOptions): 
   const outcomes: Record<string, number> = {};
   const hash = createHash('sha256');
   const seen: Seen[] = [];
+  /** Attempts that were given up. */
+  let lost = 0;
 
   const note = (line: string) => {
     hash.update(line);
@@ -96,6 +99,7 @@ export async function simulate(schedule: Schedule, options: SimulationOptions): 
           turns,
           mutate: mutation,
           log: (level, actor, message, fields) => {
+            if (message === 'attempt lost') lost++;
             if (level !== 'debug') note(`${level} ${actor}: ${message} ${fields === undefined ? '' : shown(fields)}`);
           },
         },
@@ -161,15 +165,27 @@ export async function simulate(schedule: Schedule, options: SimulationOptions): 
     }
   }
 
-  /** What holds things for others lets go of them by itself, the last after half a minute. */
+  const undisturbed = schedule.faults.length === 0 && Object.values(schedule.rates).every((rate) => rate === 0);
+
+  /**
+   * Where nothing was lost, whatever a request held is free again at once. Otherwise whoever holds something for another lets go of it by
+   * himself, the last after half a minute.
+   */
   async function comeToRest(): Promise<void> {
-    const until = timeline.now() + quietMs;
-    for (let look = firstLookMs; ; look *= 2) {
-      await runUntil(Math.min(until, timeline.now() + look));
-      const faults = await unrest(node, schedule, (done) => runUntil(timeline.now() + askPatienceMs, done));
-      if (faults.length === 0 || violations.length > 0) return;
+    const wait = (done: () => boolean) => runUntil(timeline.now() + askPatienceMs, done);
+    await settle(undisturbed ? promptlyMs : quietMs, () => leftovers(node, wait));
+    await settle(quietMs, () => untruths(node, schedule, wait));
+  }
+
+  /** Looks again and again until nothing is found, at most so long. */
+  async function settle(forMs: number, look: () => Promise<string[]>): Promise<void> {
+    const until = timeline.now() + forMs;
+    for (let pause = firstLookMs; ; pause *= 2) {
+      await runUntil(Math.min(until, timeline.now() + pause));
+      const found = await look();
+      if (found.length === 0 || violations.length > 0) return;
       if (timeline.now() < until) continue;
-      for (const fault of faults) violated(fault);
+      for (const each of found) violated(each);
       return;
     }
   }
@@ -206,6 +222,7 @@ export async function simulate(schedule: Schedule, options: SimulationOptions): 
     }
   }
   if (violations.length === 0) await comeToRest();
+  if (schedule.faults.length === 0 && lost > 0) violated(`${lost} attempts were lost, and nobody was ill`);
   let longestPauseMs = 0;
   const codes: Record<string, number> = {};
   for (const { outcome, error, longestPauseMs: pause } of seen) {
@@ -226,10 +243,17 @@ export async function simulate(schedule: Schedule, options: SimulationOptions): 
   };
 }
 
+/** Prompts here are short: thresholds that divide them, not all on one side. */
+const settings = (config: ResolvedConfig, { flow, policy }: Schedule): ResolvedConfig => ({
+  ...config,
+  disagg: { ...config.disagg, flow, policy, maxLocalTokens: 100, maxLocalPrefillLength: 100 },
+});
+
 /** After the last process is up, until all have heard of each other. */
 const settleMs = 1_000;
 /** Kept tokens and leases end by themselves within this. */
 const quietMs = 45_000;
+const promptlyMs = 2_000;
 const firstLookMs = 500;
 const askPatienceMs = 2_000;
 /** The longest chain of promises between a bus and an actor, and some more. */
