@@ -237,7 +237,7 @@ function derive(config: Writable, origins: Record<string, string>): void {
 }
 
 function checkPairs(config: Writable, origins: Record<string, string>): void {
-  const { topology, engine, model, nats, http, restart, deadlines } = config;
+  const { topology, engine, model, nats, http, restart, deadlines, routing } = config;
   const at = (key: string) => `${key} (${origins[key]})`;
   const require = (holds: boolean, message: string) => {
     if (!holds) throw new SupervisorError('SUP_CONFIG_PAIR', [message]);
@@ -260,6 +260,9 @@ function checkPairs(config: Writable, origins: Record<string, string>): void {
       'mock', `${at('model.id')} = mock needs engine.kind = mock (--engine mock), and ${at('engine.kind')} is ${engine.kind}`);
   require(engine.kind !== 'mock' ||
     engine.gpu === 'cpu', `${at('engine.gpu')} = ${engine.gpu} has no meaning with engine.kind = mock`);
+  const classes = routing.classes.map(({ name }) => name);
+  require(new Set(classes).size ===
+    classes.length, `${at('routing.classes')}: two classes have one name: ${classes.join(', ')}`);
   require(engine.prefillChunkTokens % 64 ===
     0, `${at('engine.prefillChunkTokens')} = ${engine.prefillChunkTokens} must be a multiple of 64; the nearest is ${Math.max(64, Math.round(engine.prefillChunkTokens / 64) * 64)}`);
   require(restart.backoffMinMs <=

@@ -306,7 +306,10 @@ function viable(state: RouterState, request: RouteRequest, config: RouterConfig)
   const reason = impossible(workers, asked, (asked.wishes?.mode ?? config.mode) === 'direct');
   if (reason !== undefined) return reason;
   // What waits already was let in when it came.
-  if (request.attempt > 1 || queue.has(request.num) || !allBusy(workers, ledger, asked, tuning)) return asked;
+  if (request.attempt > 1 || queue.has(request.num)) return asked;
+  const { flow, policy } = config.disagg ?? { flow: 'prefill-first', policy: 'always' };
+  const onlyRemote = flow === 'prefill-first' && policy === 'always';
+  if (!allBusy(workers, ledger, asked, tuning, onlyRemote)) return asked;
   return asked.wishes?.pin === undefined ? 'ALL_BUSY' : 'PINNED_BUSY';
 }
 

@@ -63,12 +63,16 @@ const isOff = (thresholds: BusyThresholds) =>
   thresholds.activePrefillTokensThreshold === undefined &&
   thresholds.activePrefillTokensThresholdFrac === undefined;
 
-/** In one of the pools there are workers that could serve it, and all of those are busy. */
+/**
+ * In one of the pools there are workers that could serve it, and all of those are busy. `onlyRemote`: D computes no prompts while there are
+ * prefill workers.
+ */
 export function allBusy(
   workers: ReadonlyMap<string, Worker>,
   ledger: Ledger,
   { model, wishes }: RouteRequest,
   thresholds: BusyThresholds,
+  onlyRemote: boolean,
 ): boolean {
   if (isOff(thresholds)) return false;
   const { pin, allowed } = wishes ?? {};
@@ -82,7 +86,7 @@ export function allBusy(
     could[component]++;
     if (!isBusy(info, ledger.load(incarnation), thresholds)) idle[component]++;
   }
-  return (could.decode > 0 && idle.decode === 0) || (could.prefill > 0 && idle.prefill === 0);
+  return (could.decode > 0 && idle.decode === 0) || (onlyRemote && could.prefill > 0 && idle.prefill === 0);
 }
 
 export function busyWorkers({

@@ -175,6 +175,23 @@ describe('workers that are busy', () => {
     }
   });
 
+  it('are no reason to refuse a prompt that its decode worker may compute', async () => {
+    for (const [policy, refused] of [
+      ['always', true],
+      ['prefill_load', false],
+    ] as const) {
+      const tuning = { requestLimit: 0, activePrefillTokensThreshold: 100 };
+      const disagg = { policy, prefillBusy: { tokens: 100 } };
+      const fleet = createFleet({ prefill: 1, decode: 1, engine: { slots: 4, speedup: 0.2 }, tuning, disagg });
+      await fleet.run(100);
+      fleet.submit(prepared());
+      await fleet.run(5);
+      const { seen } = fleet.submit(prepared());
+      await fleet.run(5);
+      expect(seen.error?.code, policy).to.equal(refused ? 'all_busy' : undefined);
+    }
+  });
+
   it('are so as long as a threshold says, which may change at any time', async () => {
     const fleet = createFleet(small({ decode: 1, engine: { slots: 4, kvBlocks: 100, speedup: 1 } }));
     await fleet.run(100);

@@ -117,11 +117,21 @@ describe('Configuration', () => {
       [{ 'restart.backoffMinMs': 20_000 }, 'restart.backoffMinMs', 'restart.backoffMaxMs'],
       [{ 'deadlines.acceptMs': 70_000 }, 'deadlines.acceptMs', 'deadlines.firstTokenMs'],
       [{ 'nats.user': 'me' }, 'nats.user', 'nats.password'],
+      [{ 'routing.classes': '[{"name":"a"},{"name":"a"}]' }, 'routing.classes', 'a, a'],
     ];
     for (const [flags, ...names] of pairs) {
       const { code, message } = await refusal(resolve({}, flags));
       expect(code).to.equal('SUP_CONFIG_PAIR');
       for (const name of names) expect(message).to.contain(name);
+    }
+  });
+
+  it('reads policy classes as a list, from a file or as JSON, and refuses one that has no such field', async () => {
+    const { config } = await resolve({ DYNACT_ROUTING_CLASSES: '[{"name":"batch","quantum":2,"family":"b"}]' });
+    expect(config.routing.classes).to.deep.equal([{ name: 'batch', quantum: 2, family: 'b' }]);
+    for (const wrong of ['[{"name":"batch","share":2}]', '[{"quantum":2}]', '{}', '[{']) {
+      const { code, message } = await refusal(resolve({ DYNACT_ROUTING_CLASSES: wrong }));
+      expect([code, message.includes('routing.classes')]).to.deep.equal(['SUP_CONFIG_VALUE', true]);
     }
   });
 
