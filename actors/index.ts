@@ -76,4 +76,4 @@ export {
 export { type RouterConfig, routerActor } from './router/router.js';
 export { explained, type SelectionMode } from './router/select.js';
 export type { RouterTuning } from './router/tuning.js';
-export type { WorkerConfig, WorkerFacts, WorkerMessage } from './worker/worker.js';
+export type { WorkerConfig, WorkerFacts, WorkerMessage } from './worker/contract.js';

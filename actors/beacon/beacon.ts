@@ -3,7 +3,7 @@ import type { EngineLimits, EngineLoad } from '../../gpu/index.js';
 import type { GpuMessage } from '../gpu/gpu.js';
 import type { Behaviour, Ref, TimerId } from '../kernel/contract.js';
 import { beatMs, idleBeatMs } from '../registry/liveness.js';
-import type { WorkerFacts, WorkerMessage } from '../worker/worker.js';
+import type { WorkerFacts, WorkerMessage } from '../worker/contract.js';
 
 export type BeaconMessage =
   | { readonly type: 'Beat' }

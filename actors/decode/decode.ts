@@ -5,8 +5,9 @@
 import { finishCodes } from '../../transport/index.js';
 import type { GpuMessage } from '../gpu/gpu.js';
 import type { Behaviour, Ref } from '../kernel/contract.js';
+import type { WorkerConfig, WorkerMessage, WorkerState } from '../worker/contract.js';
 import { type Job, requestKey } from '../worker/jobs.js';
-import { type WorkerConfig, type WorkerMessage, type WorkerState, workerActor } from '../worker/worker.js';
+import { workerActor } from '../worker/worker.js';
 import { invite, offers, type PrefillQueue } from './offers.js';
 
 export function decodeActor(

@@ -6,8 +6,8 @@ import { address, type Body, type Envelope, type Head } from '../../transport/in
 import type { GpuMessage } from '../gpu/gpu.js';
 import { codeOf } from '../kernel/errors.js';
 import { wantsRemotePrefill } from '../router/disagg.js';
+import type { WorkerApi, WorkerCtx, WorkerMessage, WorkerState } from '../worker/contract.js';
 import { type Job, type JobCommand, renameJob, requestKey } from '../worker/jobs.js';
-import type { WorkerApi, WorkerCtx, WorkerMessage, WorkerState } from '../worker/worker.js';
 
 /** The prefill queue of one model's KV, as decode workers use it. */
 export interface PrefillQueue {

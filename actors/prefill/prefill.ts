@@ -5,14 +5,9 @@
 import { address, type Body, finishCodes } from '../../transport/index.js';
 import type { GpuMessage } from '../gpu/gpu.js';
 import type { Behaviour, Ref } from '../kernel/contract.js';
+import type { WorkerConfig, WorkerCtx, WorkerMessage, WorkerState } from '../worker/contract.js';
 import type { Job } from '../worker/jobs.js';
-import {
-  type WorkerConfig,
-  type WorkerCtx,
-  type WorkerMessage,
-  type WorkerState,
-  workerActor,
-} from '../worker/worker.js';
+import { workerActor } from '../worker/worker.js';
 import { type JobSource, noJobs, takes } from './takes.js';
 
 /** D's grant lapses without news from P; an empty offer is news. */

@@ -3,8 +3,8 @@
  * decode worker that it has taken one, and gets the prompt from there. A job leaves the queue when its hand-over is done.
  */
 import { address } from '../../transport/index.js';
+import type { WorkerApi, WorkerCtx, WorkerMessage, WorkerState } from '../worker/contract.js';
 import { isBuried, type Job, requestKey } from '../worker/jobs.js';
-import type { WorkerApi, WorkerCtx, WorkerMessage, WorkerState } from '../worker/worker.js';
 
 /** The prefill queue as a taker uses it. Jobs come as `Job` messages; each ticket is told of once, later ones do nothing. */
 export interface JobSource {
