@@ -3,16 +3,19 @@
  * event at a time, no promises, no clock but a number. The property specs hold the runner against it.
  */
 import type { ExitReason } from '../../actors/index.js';
-import type { RestartType, Strategy } from '../../supervisors/otp/index.js';
+import type { AutoShutdown, RestartType, Strategy } from '../../supervisors/otp/index.js';
 
 export interface LeafShape {
   readonly leaf: string;
   readonly restart: RestartType;
+  readonly significant: boolean;
 }
 export interface TreeShape {
   readonly tree: string;
   readonly restart: RestartType;
-  readonly strategy: Exclude<Strategy, 'dynamic'>;
+  readonly significant: boolean;
+  readonly strategy: Strategy;
+  readonly auto: AutoShutdown;
   readonly intensity: number;
   readonly children: readonly Shape[];
 }
@@ -80,11 +83,24 @@ export class Tree extends Node {
   }
 
   find(leaf: string): Leaf | undefined {
-    for (const child of this.all) {
+    for (const child of new Set([...this.all, ...this.children])) {
       const found = child.find(leaf);
       if (found !== undefined) return found;
     }
     return undefined;
+  }
+
+  /** Itself and those below it that live. */
+  get trees(): readonly Tree[] {
+    if (!this.live) return [];
+    return [this, ...this.children.flatMap((child) => (child instanceof Tree ? child.trees : []))];
+  }
+
+  /** One more, for this life alone. */
+  add(shape: LeafShape): void {
+    const leaf = new Leaf(shape, this.trace, this);
+    this.children.push(leaf);
+    leaf.start();
   }
 
   start(): boolean {
@@ -106,21 +122,33 @@ export class Tree extends Node {
 
   ended(child: Node, kind: Kind): void {
     child.live = false;
-    if (again(child.shape.restart, kind)) this.restart(child);
-    else if (child.shape.restart === 'temporary') this.children = this.children.filter((other) => other !== child);
+    if (again(child.shape.restart, kind)) {
+      this.restart(child);
+      return;
+    }
+    if (child.shape.restart === 'temporary' || this.shape.strategy === 'dynamic')
+      this.children = this.children.filter((other) => other !== child);
+    if (!child.shape.significant || this.shape.auto === 'never') return;
+    const last = !this.children.some((other) => other !== child && other.live && other.shape.significant);
+    if (this.shape.auto === 'any_significant' || last) this.finish();
+  }
+
+  private finish(): void {
+    this.stop();
+    this.parent?.ended(this, 'shutdown');
   }
 
   private restart(failed: Node): void {
     const { now } = this.clock;
     this.times = [...this.times.filter((time) => time >= now - periodMs), now];
     if (this.times.length > this.shape.intensity) {
-      this.stop();
-      this.parent?.ended(this, 'shutdown');
+      this.finish();
       return;
     }
     const { strategy } = this.shape;
     const from = strategy === 'one_for_all' ? 0 : this.children.indexOf(failed);
-    const group = strategy === 'one_for_one' ? [failed] : this.children.slice(from);
+    const alone = strategy === 'one_for_one' || strategy === 'dynamic';
+    const group = alone ? [failed] : this.children.slice(from);
     for (const child of [...group].reverse()) if (child.live) child.stop();
     this.children = this.children.filter(
       (child) => child === failed || !group.includes(child) || child.shape.restart !== 'temporary',
@@ -133,6 +161,7 @@ export class Tree extends Node {
   }
 
   private stopLive(): void {
-    for (const child of [...this.children].reverse()) if (child.live) child.stop();
+    const order = this.shape.strategy === 'dynamic' ? this.children : [...this.children].reverse();
+    for (const child of order) if (child.live) child.stop();
   }
 }

@@ -8,22 +8,34 @@ import { type LeafShape, periodMs, type Shape, Tree, type TreeShape } from './ot
 type Event =
   | { readonly does: 'end'; readonly pick: number; readonly kind: ExitReason['kind'] }
   | { readonly does: 'failNext'; readonly pick: number; readonly starts: number }
-  | { readonly does: 'wait'; readonly ms: number };
+  | { readonly does: 'wait'; readonly ms: number }
+  | { readonly does: 'add'; readonly pick: number; readonly restart: RestartType };
 
 const restart = fc.constantFrom<RestartType>('permanent', 'permanent', 'transient', 'temporary');
 const strategy = fc.constantFrom<TreeShape['strategy']>('one_for_one', 'one_for_all', 'rest_for_one');
 
 /** Trees of at most three levels; names are given afterwards. */
-const leafShape: fc.Arbitrary<Shape> = fc.record({ leaf: fc.constant(''), restart });
-const treeOf = (child: fc.Arbitrary<Shape>): fc.Arbitrary<TreeShape> =>
+const significant = fc.boolean();
+const leafShape: fc.Arbitrary<Shape> = fc.record({ leaf: fc.constant(''), restart, significant });
+const treeOf = (child: fc.Arbitrary<Shape>, how: fc.Arbitrary<TreeShape['strategy']> = strategy) =>
   fc.record({
     tree: fc.constant(''),
     restart,
-    strategy,
+    significant,
+    strategy: how,
+    auto: fc.constantFrom<TreeShape['auto']>('never', 'any_significant', 'all_significant'),
     intensity: fc.nat(3),
     children: fc.array(child, { minLength: 1, maxLength: 3 }),
   });
-const rootShape = treeOf(fc.oneof(leafShape, treeOf(fc.oneof(leafShape, leafShape, treeOf(leafShape)))));
+/** Its children stop all at once: only of leaves is the order of that a fixed one. */
+const dynamicShape = treeOf(leafShape, fc.constant('dynamic'));
+const rootShape = fc.oneof(
+  {
+    weight: 3,
+    arbitrary: treeOf(fc.oneof(leafShape, dynamicShape, treeOf(fc.oneof(leafShape, leafShape, treeOf(leafShape))))),
+  },
+  { weight: 1, arbitrary: dynamicShape },
+);
 
 const event: fc.Arbitrary<Event> = fc.oneof(
   {
@@ -43,14 +55,20 @@ const event: fc.Arbitrary<Event> = fc.oneof(
     }),
   },
   { weight: 1, arbitrary: fc.record({ does: fc.constant('wait' as const), ms: fc.nat(2 * periodMs) }) },
+  { weight: 1, arbitrary: fc.record({ does: fc.constant('add' as const), pick: fc.nat(100), restart }) },
 );
 
-function named(shape: Shape, path: string): Shape {
-  if ('leaf' in shape) return { ...shape, leaf: path };
-  return { ...shape, tree: path, children: shape.children.map((child, index) => named(child, `${path}${index}`)) };
+/** With names, and significant only where that makes sense. */
+function named(shape: Shape, path: string, auto: TreeShape['auto'] = 'never'): Shape {
+  const significant = shape.significant && shape.restart !== 'permanent' && auto !== 'never';
+  if ('leaf' in shape) return { ...shape, significant, leaf: path };
+  const children = shape.children.map((child, index) => named(child, `${path}${index}`, shape.auto));
+  return { ...shape, significant, tree: path, children };
 }
 
 const leaves = (shape: Shape): readonly LeafShape[] => ('leaf' in shape ? [shape] : shape.children.flatMap(leaves));
+
+const fateOf = ({ restart, significant }: Shape) => ({ restart, significant });
 
 const reason = (kind: ExitReason['kind']): ExitReason =>
   kind === 'error' ? { kind, error: new Error('crash') } : { kind };
@@ -67,10 +85,12 @@ describe('otp: any tree under any failures', function () {
         const trace: string[] = [];
         const puppets = new Map<string, Puppet>(names.map((name) => [name, puppet(name, trace)]));
 
-        const supervise = (shape: TreeShape): Supervisor =>
-          createSupervisor({
+        const supervisors = new Map<string, Supervisor>();
+        const supervise = (shape: TreeShape): Supervisor => {
+          const made = createSupervisor({
             name: shape.tree,
             strategy: shape.strategy,
+            autoShutdown: shape.auto,
             intensity: shape.intensity,
             periodMs,
             backoff: { minMs: 0, maxMs: 0 },
@@ -78,10 +98,13 @@ describe('otp: any tree under any failures', function () {
             children: shape.children.map(
               (child): ChildSpec =>
                 'leaf' in child
-                  ? { name: child.leaf, child: puppets.get(child.leaf) as Puppet, restart: child.restart }
-                  : { name: child.tree, child: supervise(child), restart: child.restart, kind: 'supervisor' },
+                  ? { ...fateOf(child), name: child.leaf, child: puppets.get(child.leaf) as Puppet }
+                  : { ...fateOf(child), name: child.tree, child: supervise(child), kind: 'supervisor' },
             ),
           });
+          supervisors.set(shape.tree, made);
+          return made;
+        };
 
         const clock = { now: 0 };
         const expected: string[] = [];
@@ -97,11 +120,24 @@ describe('otp: any tree under any failures', function () {
           if (each.does === 'wait') {
             clock.now += each.ms;
             world.advance(each.ms);
+          } else if (each.does === 'add') {
+            const tree = model.trees[each.pick % model.trees.length];
+            if (tree === undefined) continue;
+            const leaf = `+${names.length}`;
+            names.push(leaf);
+            const child = puppet(leaf, trace);
+            puppets.set(leaf, child);
+            tree.add({ leaf, restart: each.restart, significant: false });
+            await supervisors.get(tree.shape.tree)?.startChild({ name: leaf, child, restart: each.restart });
           } else {
             const name = names[each.pick % names.length] as string;
             const leaf = model.find(name);
             const real = puppets.get(name) as Puppet;
-            if (leaf === undefined) throw new Error(`no leaf ${name}`);
+            // It was added to a life that is over.
+            if (leaf === undefined) {
+              expect(real.live).to.equal(false);
+              continue;
+            }
             if (each.does === 'failNext') {
               leaf.failures = each.starts;
               real.failures = each.starts;
