@@ -57,5 +57,6 @@ export class SessionAffinity {
   }
 }
 
-/** As a request would ask for it. */
-export const pinTo = ({ prefill, decode }: Binding) => (prefill === undefined ? { decode } : { decode, prefill });
+/** As a request would ask for it. Where D may compute prompts itself (not `both`), what it has cached may make it do so. */
+export const pinTo = ({ prefill, decode }: Binding, both: boolean) =>
+  prefill === undefined || !both ? { decode } : { decode, prefill };

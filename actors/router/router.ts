@@ -307,9 +307,7 @@ function viable(state: RouterState, request: RouteRequest, config: RouterConfig)
   if (reason !== undefined) return reason;
   // What waits already was let in when it came.
   if (request.attempt > 1 || queue.has(request.num)) return asked;
-  const { flow, policy } = config.disagg ?? { flow: 'prefill-first', policy: 'always' };
-  const onlyRemote = flow === 'prefill-first' && policy === 'always';
-  if (!allBusy(workers, ledger, asked, tuning, onlyRemote)) return asked;
+  if (!allBusy(workers, ledger, asked, tuning, onlyRemote(config))) return asked;
   return asked.wishes?.pin === undefined ? 'ALL_BUSY' : 'PINNED_BUSY';
 }
 
@@ -332,6 +330,11 @@ function freeSlots({ workers, ledger, tuning }: RouterState, model: string): num
   return prefills === 0 ? free.decode : Math.min(free.decode, free.prefill);
 }
 
+/** While there are prefill workers, they compute every prompt. */
+function onlyRemote({ disagg }: RouterConfig): boolean {
+  return disagg === undefined || (disagg.flow === 'prefill-first' && disagg.policy === 'always');
+}
+
 interface Found extends Outcome {
   readonly session?: RouteRecord['session'];
 }
@@ -345,7 +348,7 @@ function seek(state: RouterState, request: RouteRequest, config: RouterConfig, c
   if (sessions === undefined || session === undefined || pin !== undefined) return among(request);
   const bound = sessions.find(session, now);
   if (bound === undefined) return { ...among(request), session: 'new' };
-  const kept = among({ ...request, wishes: { ...request.wishes, pin: pinTo(bound) } });
+  const kept = among({ ...request, wishes: { ...request.wishes, pin: pinTo(bound, onlyRemote(config)) } });
   if (kept.choice !== undefined) return { ...kept, session: 'kept' };
   const moved = among(request);
   return { ...moved, decisions: [...kept.decisions, ...moved.decisions], session: 'moved' };

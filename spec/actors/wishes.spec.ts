@@ -229,6 +229,22 @@ describe('a session', () => {
     expect((await fleet.routerFacts()).sessions).to.include({ new: 2 });
   });
 
+  it('keeps no prompt from its decode worker that is short there by now', async () => {
+    const disagg = { policy: 'isl_bounding' as const, maxLocalTokens: 150 };
+    const fleet = createFleet({ prefill: 2, decode: 2, sessions, disagg });
+    const body = wishing({ session: 's' }, { maxTokens: 5 });
+    for (let turn = 0; turn < 2; turn++) {
+      await ended(fleet, fleet.submit(body).seen);
+      await fleet.run(500);
+    }
+    expect((await fleet.routerFacts()).sessions).to.include({ kept: 1 });
+    expect(new Set(takers(fleet)).size).to.equal(1);
+    expect(fleet.commands.filter((type) => type === 'Reserve' || type === 'Generate')).to.deep.equal([
+      'Reserve',
+      'Generate',
+    ]);
+  });
+
   it('moves when its worker is full, and stays where it has moved', async () => {
     const fleet = createFleet(small({ mode: 'least-loaded', sessions }));
     await ended(fleet, fleet.submit(inSession('s')).seen);
