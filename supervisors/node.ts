@@ -56,6 +56,8 @@ export interface Node {
 /** What a process may take beyond its drain deadline: it ends itself first, and can say why. */
 const stopGraceMs = 2000;
 const natsName = 'nats';
+/** Nobody is served while it is away: a broker that came up and ran this long is started again at once, however often it is killed. */
+const brokerQuietMs = 2_000;
 
 /**
  * Resolves when everything is up. Rejects with SUP_NODE_RUNNING, SUP_PORT_IN_USE, SUP_START_FAILED, SUP_CALLED_OFF and their
@@ -91,6 +93,7 @@ export async function startNode(options: NodeOptions): Promise<Node> {
       child: tenacious(broker.child, { minMs, maxMs, ground: () => undefined }),
       startDeadlineMs: config.node.startMs,
       shutdown: 10_000,
+      quietMs: brokerQuietMs,
     };
     const tree = createSupervisor({
       name: 'node',

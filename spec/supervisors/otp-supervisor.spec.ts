@@ -365,6 +365,23 @@ describe('otp: supervisor', () => {
       expect(await waited()).to.equal(100);
     });
 
+    it('waits as before after a shorter life, for a child that says so', async () => {
+      await begin('a', { backoff: { minMs: 100, maxMs: 1000, jitter: 0, quietMs: 5000 } }, () => ({ quietMs: 500 }));
+      for (const lived of [499, 500, 600]) {
+        world.advance(lived);
+        await ends('a');
+        const from = world.now();
+        world.fireNext();
+        await quiet();
+        expect(world.now() - from, `after ${lived} ms`).to.equal(100);
+      }
+      await ends('a');
+      const from = world.now();
+      world.fireNext();
+      await quiet();
+      expect(world.now() - from, 'a life of no time').to.equal(200);
+    });
+
     it('stops at once during a back-off, and starts nothing after it', async () => {
       await begin('ab', { backoff: { minMs: 1000 } });
       steps();

@@ -54,6 +54,8 @@ export interface ChildSpec {
   readonly significant?: boolean;
   /** A start that takes longer has failed. Default 60,000 ms. */
   readonly startDeadlineMs?: number;
+  /** A life this long ends a row of failures, so that the back-off begins anew. Default: the supervisor's. */
+  readonly quietMs?: number;
 }
 
 export type ChildState = 'starting' | 'up' | 'restarting' | 'draining' | 'down';

@@ -79,7 +79,7 @@ export function delayMs(failures: number, { minMs, maxMs, jitter }: Backoff, ran
 }
 
 /** Failures in a row that still count, after a life of `livedMs` (undefined: the start itself failed). */
-export function failuresInARow(failures: number, livedMs: number | undefined, { quietMs }: Backoff): number {
+export function failuresInARow(failures: number, livedMs: number | undefined, quietMs: number): number {
   return livedMs !== undefined && livedMs >= quietMs ? 0 : failures;
 }
 

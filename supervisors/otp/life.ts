@@ -46,10 +46,6 @@ export class Life implements Running, RepairHost, SlotHost {
     return this.options.graceMs;
   }
 
-  get quietMs(): number {
-    return this.options.backoff.quietMs;
-  }
-
   get over(): boolean {
     return this.phase === 'stopping' || this.phase === 'ended';
   }
@@ -118,8 +114,8 @@ export class Life implements Running, RepairHost, SlotHost {
   }
 
   async startChild(given: ChildSpec): Promise<Running> {
-    const { name, autoShutdown, maxChildren } = this.options;
-    const spec = resolveSpec(given, name, autoShutdown);
+    const { name, autoShutdown, maxChildren, backoff } = this.options;
+    const spec = resolveSpec(given, name, autoShutdown, backoff.quietMs);
     await this.groupRepair.settled();
     this.mustBeUp();
     const twin = this.slots.find((slot) => slot.spec.name === spec.name);
@@ -261,7 +257,7 @@ export class Life implements Running, RepairHost, SlotHost {
       wanted.wanted = true;
       if (!wanted.live) wanted.enter('restarting');
     }
-    const earlier = failuresInARow(slot.failures, livedMs, backoff);
+    const earlier = failuresInARow(slot.failures, livedMs, slot.spec.quietMs);
     slot.failures = earlier + 1;
     const delay = delayMs(earlier, backoff, this.clock.random());
     slot.retryAt = this.now() + delay;

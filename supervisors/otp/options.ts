@@ -63,7 +63,7 @@ export function resolveOptions(options: SupervisorOptions): ResolvedOptions {
   check(backoff.jitter >= 0, 'backoff.jitter is < 0');
   check(Number.isInteger(maxChildren) && maxChildren > 0, 'maxChildren is not a whole number > 0');
 
-  const children = (options.children ?? []).map((child) => resolveSpec(child, name, autoShutdown));
+  const children = (options.children ?? []).map((child) => resolveSpec(child, name, autoShutdown, backoff.quietMs));
   check(children.length <= maxChildren, 'there are more children than maxChildren');
   for (const [index, { name: child }] of children.entries()) {
     const first = children.findIndex(({ name: other }) => other === child);
@@ -82,8 +82,13 @@ export function resolveOptions(options: SupervisorOptions): ResolvedOptions {
   });
 }
 
-export function resolveSpec(spec: ChildSpec, supervisor: string, autoShutdown: AutoShutdown): ResolvedSpec {
-  const { kind = 'worker', restart = 'permanent', significant = false } = spec;
+export function resolveSpec(
+  spec: ChildSpec,
+  supervisor: string,
+  autoShutdown: AutoShutdown,
+  quiet: number,
+): ResolvedSpec {
+  const { kind = 'worker', restart = 'permanent', significant = false, quietMs = quiet } = spec;
   const shutdown: Shutdown = spec.shutdown ?? (kind === 'supervisor' ? 'infinity' : 5_000);
   const startDeadlineMs = spec.startDeadlineMs ?? 60_000;
   const check = (holds: boolean, text: string): void => {
@@ -98,5 +103,7 @@ export function resolveSpec(spec: ChildSpec, supervisor: string, autoShutdown: A
   check(startDeadlineMs > 0, 'startDeadlineMs is not > 0');
   check(!(significant && restart === 'permanent'), 'significant with restart permanent: it never ends for good');
   check(!(significant && autoShutdown === 'never'), 'significant with autoShutdown never: nothing would follow');
-  return Object.freeze({ name: spec.name, child: spec.child, restart, shutdown, kind, significant, startDeadlineMs });
+  check(quietMs >= 0, 'quietMs is < 0');
+  const { name, child } = spec;
+  return Object.freeze({ name, child, restart, shutdown, kind, significant, startDeadlineMs, quietMs });
 }

@@ -20,8 +20,6 @@ export type StartOutcome =
 export interface SlotHost {
   readonly clock: Clock;
   readonly graceMs: number;
-  /** A life this long ends a row of failures. */
-  readonly quietMs: number;
   changed(status: ChildStatus): void;
   /** A life has ended without having been asked to. */
   endedByItself(slot: Slot, reason: ExitReason): void;
@@ -71,7 +69,7 @@ export class Slot implements Member {
 
   get status(): ChildStatus {
     const { state, incarnation, lastReason, since, retryAt } = this;
-    const quiet = state === 'up' && this.age >= this.host.quietMs;
+    const quiet = state === 'up' && this.age >= this.spec.quietMs;
     return {
       name: this.spec.name,
       state,
