@@ -51,7 +51,7 @@ export {
 } from './kernel/virtual-world.js';
 export { prefillActor } from './prefill/prefill.js';
 export type { JobSource } from './prefill/takes.js';
-export { meaningOf, type RefusalCode, type RefusalMeaning } from './refusals.js';
+export { isFull, meaningOf, type RefusalCode, type RefusalMeaning } from './refusals.js';
 export { type RegistryMessage, registryActor } from './registry/registry.js';
 export { countStandstill } from './registry/standstill.js';
 export type { Outcome, RouteWishes } from './router/choose.js';
