@@ -57,7 +57,7 @@ async function taped(config: Parameters<typeof readRouteTape>[0], id: string): P
 
 /** One attempt of a request: the choice in a line, then a table for each decision. */
 export function drawRecord(gateway: string, record: RouteRecord): string {
-  const { id, attempt, at, decisions, disagg, placed, expectedTokens, cachedTokens } = record;
+  const { id, attempt, at, decisions, disagg, placed, session, expectedTokens, cachedTokens } = record;
   const where =
     placed === undefined
       ? 'waits: nobody can take it'
@@ -68,8 +68,15 @@ export function drawRecord(gateway: string, record: RouteRecord): string {
   const tokens = decisions[0]?.promptTokens ?? 0;
   const had = cachedTokens === undefined ? '' : `, ${cachedTokens} were`;
   const head = `${name} ${where}\n  ${gateway}; ${expectedTokens} of ${tokens} prompt tokens expected to be cached${had}\n`;
-  return head + (disagg === undefined ? '' : drawDisagg(disagg)) + decisions.map(drawDecision).join('');
+  const kept = session === undefined ? '' : `  ${sessions[session]}\n`;
+  return head + kept + (disagg === undefined ? '' : drawDisagg(disagg)) + decisions.map(drawDecision).join('');
 }
+
+const sessions: Readonly<Record<NonNullable<RouteRecord['session']>, string>> = {
+  new: 'the first of its session, or the first again after a while',
+  kept: 'of a session that was served there before',
+  moved: 'of a session that was served elsewhere before, where there was no room (compared first)',
+};
 
 /** Why a prefill worker computes the prompt, or the decode worker itself. */
 const disaggReasons: Readonly<Record<NonNullable<RouteRecord['disagg']>['reason'], string>> = {

@@ -53,7 +53,7 @@ describe('the refusal table', () => {
   it('sends a hint when waiting helps, and only then', () => {
     for (const code of Object.keys(refusals)) {
       const error = clientError(code, '');
-      expect(error.retryAfterMs !== undefined, code).to.equal(error.status === 503 || error.status === 529);
+      expect(error.retryAfterMs !== undefined, code).to.equal([429, 503, 529].includes(error.status));
     }
   });
 
