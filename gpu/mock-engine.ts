@@ -144,6 +144,9 @@ class MockEngine implements Engine {
     if (job?.state !== 'reserved') return refuse('GPU_UNKNOWN_KEY', `request ${key} holds no grant`);
     const wrong = wrongBlock(job, blocks, this.#settings);
     if (wrong !== undefined) return refuse('GPU_HANDOFF_MISMATCH', wrong);
+    if ((job.pulledFrom ?? pool.owner) !== pool.owner)
+      return refuse('GPU_HANDOFF_MISMATCH', 'blocks come from two pools');
+    job.pulledFrom = pool.owner;
     // A failed early pull is not the end: the commit asks again for what is missing, and that one counts.
     this.#fetch(job, pool, blocks, () => {});
     return { ok: true };
@@ -237,6 +240,7 @@ class MockEngine implements Engine {
       leaseEnds: 0,
       haveBlocks: 0,
       pulls: 0,
+      pulledFrom: undefined,
       commit: undefined,
     };
     this.#jobs.set(request.key, job);

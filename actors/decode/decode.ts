@@ -48,7 +48,9 @@ export function decodeActor(
           // A taker that was given up may be back; what it offers is no news of the one that is awaited.
           if (job?.phase !== 'held' || job.attempt !== message.attempt || job.peer !== pool.owner) return;
           job.expiresAt = ctx.now() + config.grantMs;
-          if (blocks.length > 0) ctx.tell(api.gpu, { type: 'Pull', key: job.key, pool, blocks });
+          if (blocks.length === 0) return;
+          job.pulled = true;
+          ctx.tell(api.gpu, { type: 'Pull', key: job.key, pool, blocks });
         } else if (message.type === 'PrefillDone') {
           const { reply, handoff, first, cachedTokens } = message.body;
           const job = state.jobs.byRequest.get(requestKey(reply.gateway, reply.num));

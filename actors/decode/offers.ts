@@ -45,6 +45,10 @@ export function offers(api: WorkerApi, queue: PrefillQueue) {
 
   /** D's own prefix hit is known now. */
   function granted(state: WorkerState, job: Job, ctx: WorkerCtx): void {
+    if (job.offer !== undefined && job.offer.round > 0) {
+      offer(state, job, ctx);
+      return;
+    }
     const cached = job.haveBlocks * config.blockTokens;
     if (state.limits === undefined || !wantsRemotePrefill(job.work.prompt.length, cached, 0, state.limits)) {
       compute(state, job, ctx);
@@ -164,7 +168,16 @@ export function offers(api: WorkerApi, queue: PrefillQueue) {
     }
     // Its slot is held until somebody comes, or D computes it.
     job.expiresAt = job.deadlineAt;
-    offer(state, job, ctx);
+    if (!job.pulled) {
+      offer(state, job, ctx);
+      return;
+    }
+    // A grant takes blocks from one pool only.
+    job.pulled = false;
+    job.offer.takeBy = ctx.now() + takeMs;
+    ctx.tell(api.gpu, { type: 'CancelKey', key: job.key });
+    renameJob(state.jobs, job);
+    ctx.tell(api.gpu, { type: 'Reserve', request: api.requestOf(job) });
   }
 
   function takerGone(state: WorkerState, taker: string, ctx: WorkerCtx): void {

@@ -47,6 +47,8 @@ export interface Job {
   peer: string | undefined;
   /** D: the prompt is left to whoever takes it from the queue. */
   offer: Offer | undefined;
+  /** D: blocks of the peer are here or on their way. */
+  pulled: boolean;
   /** P: it came from the queue, which is told by this number. */
   ticket: number | undefined;
   /** Verdict came. */
@@ -132,6 +134,7 @@ export function openJob(jobs: Jobs, command: JobCommand, peer: string | undefine
     peer,
     offer: undefined,
     ticket: undefined,
+    pulled: false,
     accepted: false,
     told: false,
     haveBlocks: 0,

@@ -60,6 +60,7 @@ export function wrongHandoff(job: Job, handoff: Handoff, settings: MockSettings)
   if (handoff.promptTokens !== job.request.prompt.length) return `a prompt of ${handoff.promptTokens} tokens`;
   if (handoff.firstBlock > job.haveBlocks) return `blocks ${job.haveBlocks} to ${handoff.firstBlock - 1} are missing`;
   if (handoff.blocks.length !== job.hashes.length - handoff.firstBlock) return `${handoff.blocks.length} blocks`;
+  if ((job.pulledFrom ?? handoff.pool.owner) !== handoff.pool.owner) return 'blocks were pulled from another pool';
   const hole = handoff.blocks.findIndex((block, at) => block.index !== handoff.firstBlock + at);
   if (hole >= 0) return `block ${handoff.firstBlock + hole} is missing`;
   return wrongBlock(job, handoff.blocks, settings);

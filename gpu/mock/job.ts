@@ -51,6 +51,8 @@ export interface Job {
   /** Mode decode. */
   haveBlocks: number;
   pulls: number;
+  /** Owner of the one pool that blocks come from. */
+  pulledFrom: string | undefined;
   commit: { readonly handoff: Handoff; readonly first: readonly FirstToken[] } | undefined;
 }
 

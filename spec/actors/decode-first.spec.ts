@@ -134,6 +134,26 @@ describe('a request whose decode worker leaves the prompt to the queue', () => {
     }
   });
 
+  it('starts with a fresh grant when its taker dies after some of its blocks were pulled', async () => {
+    const body = prepared({ prompt: Uint32Array.from({ length: 640 }, (_, i) => (i * 13) % 50_000) });
+    const fleet = fleetOf({ prefill: 2, decode: 1, engine: { speedup: 1, batchTokens: 64 } });
+    let offers = 0;
+    fleet.lose(({ type }) => {
+      if (type === 'KvOffer') offers++;
+      return true;
+    });
+    const { seen } = fleet.submit(body);
+    await fleet.run(10_000, () => offers >= 3);
+    expect(fleet.commands).to.not.include('PrefillDone');
+    fleet.killWorker(fleet.placement('prefill') as string);
+    await fleet.run(60_000, () => seen.ends > 0);
+    complete(seen);
+    expect(seen.texts).to.deep.equal(await reference(body));
+    expect(fleet.summaries[0]?.attempts).to.equal(1);
+    await fleet.run(6_000);
+    await settled(fleet);
+  });
+
   it('is given up, and kept as a dead letter, after three takers died of it', async () => {
     const fleet = fleetOf({ prefill: 4, decode: 1, engine: { speedup: 0.1 } });
     const { seen } = fleet.submit();
