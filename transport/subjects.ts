@@ -125,7 +125,11 @@ function build(namespace: string): Subjects {
 
 /** Does a subject match a filter with `*` and `>`? */
 export function matches(filter: string, subject: string): boolean {
-  if (filter === subject) return true;
+  if (filter === subject || filter === '>') return true;
+  // Nearly all filters are a subject, or everything below one.
+  if (!filter.includes('*')) {
+    return filter.endsWith('.>') && subject.length >= filter.length && subject.startsWith(filter.slice(0, -1));
+  }
   const want = filter.split('.');
   const have = subject.split('.');
   for (let i = 0; i < want.length; i++) {

@@ -94,16 +94,15 @@ export interface AnswerOptions {
   readonly kvBytesPerToken: number;
   readonly seed: number;
   readonly choice: number;
-  readonly tokens: number;
 }
 
-/** What a mock engine of these sizes answers to a prompt, whoever computes it: the oracle of the simulator. */
-export function mockAnswer(prompt: Uint32Array, options: AnswerOptions): number[] {
-  const { blockTokens, kvBytesPerToken, seed, choice, tokens } = options;
+/** What a mock engine of these sizes answers to a prompt, token by token, whoever computes it: the oracle of the simulator. */
+export function mockAnswer(prompt: Uint32Array, options: AnswerOptions): (position: number) => number {
+  const { blockTokens, kvBytesPerToken, seed, choice } = options;
   const digests: Digest[] = [];
   for (let from = 0; from < prompt.length; from += blockTokens) {
     digests.push(digestKv(kvOf(prompt.subarray(from, from + blockTokens), from, kvBytesPerToken / 4)));
   }
   const base = choiceBase(chain(digests), seed, choice);
-  return Array.from({ length: tokens }, (_, position) => tokenAt(base, position));
+  return (position) => tokenAt(base, position);
 }

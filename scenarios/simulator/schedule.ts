@@ -138,10 +138,10 @@ export function drawSchedule(seed: number, options: DrawOptions = {}): Schedule 
       sharedTokens: whole(0, 3) * 64,
       ownTokens: whole(1, 150),
       // Whoever leaves would have had to wait for long: what goes on without him shows.
-      maxTokens: leaves ? whole(25_000, 30_000) : whole(1, 60),
+      maxTokens: leaves ? whole(25_000, 30_000) : random() < 0.25 ? whole(16, 80) : whole(1, 16),
       n: random() < 0.15 ? 2 : 1,
       seed: whole(0, 1_000_000),
-      ...(leaves ? { leavesAfterMs: random() * 1_500 } : {}),
+      ...(leaves ? { leavesAfterMs: random() * 800 } : {}),
     };
   });
   const faults = Array.from({ length: calm ? 0 : whole(0, options.faults ?? 6) }, (): Fault => {
