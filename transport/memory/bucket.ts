@@ -6,6 +6,9 @@ export interface Bucket {
   /** `lasting`: until it is removed. */
   put(key: string, value: Uint8Array, lasting: boolean): number;
   remove(key: string): void;
+  /** Of the newest change. */
+  readonly revision: number;
+  has(key: string): boolean;
   /** First what is there, then every change. */
   watch(prefix: string, notify: (entry: KvEntry) => void): Stop;
 }
@@ -28,6 +31,10 @@ export function createBucket(clock: Clock, leaseMs: number): Bucket {
   };
 
   return {
+    get revision() {
+      return revision;
+    },
+    has: (key) => entries.has(key),
     put(key, value, lasting) {
       entries.get(key)?.cancel();
       revision += 1;

@@ -1,5 +1,5 @@
 /** One connection to the memory broker. */
-import type { Bus, BusState, Stop, Stored, TakenJob } from '../bus.js';
+import type { Bus, BusState, KvEntry, Stop, Stored, TakenJob } from '../bus.js';
 import type { Clock } from '../clock.js';
 import { NetError } from '../errors.js';
 import { payloadBytes } from '../limits.js';
@@ -31,6 +31,8 @@ export function connectClient(hub: Hub, name: string, clock: Clock, begins: BusS
   const { bucket, clients } = hub;
   const pending = new Set<(error: NetError) => void>();
   const listeners = new Set<(state: BusState) => void>();
+  /** Watches, which begin anew with each connection. */
+  const reopened = new Set<() => void>();
   const counters = { dropped: 0, handlerErrors: 0, reconnects: 0 };
   let state = begins;
 
@@ -59,7 +61,9 @@ export function connectClient(hub: Hub, name: string, clock: Clock, begins: BusS
         for (const reject of [...pending]) reject(error);
       }
       for (const listener of [...listeners]) client.guard(() => listener(next));
-      if (next === 'up') for (const nudge of client.nudges) nudge();
+      if (next !== 'up') return;
+      for (const begin of reopened) begin();
+      for (const nudge of client.nudges) nudge();
     },
   };
   clients.add(client);
@@ -328,17 +332,31 @@ export function connectClient(hub: Hub, name: string, clock: Clock, begins: BusS
     async watch(prefix, handler) {
       const seen = new Map<string, number>();
       let stopped = false;
-      const end = bucket.watch(prefix, (entry) => {
+      const tell = (entry: KvEntry) =>
         hear('watch', entry.key, () => {
           if (stopped || entry.revision <= (seen.get(entry.key) ?? 0)) return;
           seen.set(entry.key, entry.revision);
           client.guard(() => handler(entry));
         });
+      let end: Stop = () => {};
+      let isReady = (): void => {};
+      const ready = new Promise<void>((resolve) => {
+        isReady = resolve;
       });
-      const ready = new Promise<void>((resolve) => hear('watch', prefix, resolve));
+      // From the beginning after each break: what was under way is lost, and what went meanwhile has to be told.
+      const begin = (): void => {
+        end();
+        const { revision } = bucket;
+        for (const key of seen.keys()) if (!bucket.has(key)) tell({ key, value: undefined, revision, expired: true });
+        end = bucket.watch(prefix, tell);
+        hear('watch', prefix, isReady);
+      };
+      begin();
+      reopened.add(begin);
       const stop = () => {
         stopped = true;
         end();
+        reopened.delete(begin);
       };
       return { stop, ready };
     },
@@ -348,6 +366,7 @@ export function connectClient(hub: Hub, name: string, clock: Clock, begins: BusS
       client.turn('closed');
       client.subscriptions.clear();
       client.nudges.clear();
+      reopened.clear();
       clients.delete(client);
     },
   };
