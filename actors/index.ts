@@ -73,7 +73,8 @@ export {
   type RouteTape,
   routeBatchBytes,
 } from './router/route-tape.js';
-export { type RouterConfig, routerActor } from './router/router.js';
+export { routerActor } from './router/router.js';
 export { explained, type SelectionMode } from './router/select.js';
+export type { RouterConfig } from './router/state.js';
 export type { RouterTuning } from './router/tuning.js';
 export type { WorkerConfig, WorkerFacts, WorkerMessage } from './worker/contract.js';

@@ -1,11 +1,17 @@
 /**
- * Identity of KV blocks: Dynamo's XXH3-64, seed 1337, chained over parents, with the cache salt folded into the seed of the
- * local hashes (design 6.4). A router that indexes Dynamo's workers and ours sees one and the same number for one prefix.
+ * Identity of KV blocks: Dynamo's XXH3-64, seed 1337, chained over parents, with the cache salt and the name of a LoRA folded into the
+ * seed of the local hashes (design 6.4). Tenants are kept apart by salt; models by their index. A router that indexes Dynamo's workers and ours sees one and the same number for one prefix.
  */
 import { nativeAddon } from './addon.js';
 
 interface HashAddon {
-  sequenceHashes(tokens: Uint32Array, blockTokens: number, salt: string, partial: boolean): BigUint64Array;
+  sequenceHashes(
+    tokens: Uint32Array,
+    blockTokens: number,
+    salt: string,
+    partial: boolean,
+    lora: string,
+  ): BigUint64Array;
   blockChecksum(bytes: Uint8Array, hash: bigint): bigint;
 }
 
@@ -18,13 +24,19 @@ export function sequenceHashes(
   tokens: Uint32Array,
   blockTokens: number,
   salt: string,
-  options?: { readonly partial?: boolean },
+  options?: { readonly partial?: boolean; readonly lora?: string },
 ): BigUint64Array {
   if (!Number.isInteger(blockTokens) || blockTokens < 1 || blockTokens > 0xffff_ffff) {
     throw new RangeError(`blockTokens ${blockTokens} is not an integer of at least 1`);
   }
   if (!(tokens instanceof Uint32Array)) throw new TypeError('tokens must be a Uint32Array');
-  return nativeAddon<HashAddon>().sequenceHashes(tokens, blockTokens, String(salt), options?.partial === true);
+  return nativeAddon<HashAddon>().sequenceHashes(
+    tokens,
+    blockTokens,
+    String(salt),
+    options?.partial === true,
+    options?.lora ?? '',
+  );
 }
 
 /** XXH3-64 of a block's bytes, seeded with the block's sequence hash. */

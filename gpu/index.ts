@@ -14,7 +14,13 @@ export type {
   Verdict,
 } from './engine.js';
 export { type GpuErrorEntry, gpuErrors, type WeightsErrorCode } from './errors.js';
-export { createKvIndex, type KvIndex, type KvIndexOptions, type KvIndexStats, type KvOverlap } from './kv-index.js';
+export {
+  createKvIndex,
+  type KvIndex,
+  type KvIndexOptions,
+  type KvIndexStats,
+  type KvOverlap,
+} from './kv-index.js';
 export {
   type KvFetcher,
   type KvFetchResult,

@@ -124,6 +124,15 @@ export const ConfigSchema = group({
       default: 4,
       description: 'prompts a prefill worker holds at once; it computes one after the other, so a few keep it busy',
     }),
+    taints: text(
+      {
+        default: '',
+        flag: '--taints',
+        description:
+          'comma-separated labels of this node’s workers; a request may ask for workers that have some of them',
+      },
+      '^$|^[A-Za-z0-9._:/=-]{1,128}(,[A-Za-z0-9._:/=-]{1,128}){0,31}$',
+    ),
     threads: count(0, 256, {
       default: 0,
       flag: '--threads',
@@ -166,6 +175,17 @@ export const ConfigSchema = group({
     kvIndexBytes: count(MiB, 1024 * 1024 * MiB, {
       default: 256 * MiB,
       description: 'memory for what is known of the workers’ caches, per gateway: 16 to 40 bytes a block; mode kv',
+    }),
+    kvEvents: flagged({
+      default: true,
+      alias: [{ name: 'DYN_ROUTER_USE_KV_EVENTS' }],
+      description:
+        'mode kv: workers report what their caches hold; false = the router goes by its own dispatches alone, for approximateMs',
+    }),
+    approximateMs: count(1, 24 * hour, {
+      default: 120_000,
+      alias: [{ name: 'DYN_ROUTER_TTL_SECS', times: 1000 }],
+      description: 'without kvEvents a prompt counts as cached where it was sent for this long',
     }),
     assumeMs: count(0, hour, {
       default: 10_000,

@@ -12,6 +12,7 @@ import { begin } from './text.js';
 
 /** How often deadlines are checked: a tenth of the shortest default. */
 const sweepMs = 100;
+const growthMs = 1_000;
 /** A sweep that is later than this was held up with the whole process: deadlines did not run meanwhile. */
 const frozenMs = 250;
 /** A request that waits longer than this gets its headers, so that keep-alive comments can flow. */
@@ -49,6 +50,7 @@ export function sweep(state: FrontendState, ctx: FrontendCtx): void {
     }
     return;
   }
+  tellGrowth(state, ctx);
   const now = clock(state, ctx);
   for (const r of [...state.requests.values()]) {
     try {
@@ -57,6 +59,18 @@ export function sweep(state: FrontendState, ctx: FrontendCtx): void {
       broke(state, r, error, ctx);
     }
   }
+}
+
+/** The router books output as it grows: seldom, for a block is many tokens. */
+function tellGrowth(state: FrontendState, ctx: FrontendCtx): void {
+  if (ctx.now() - state.growthToldAt < growthMs) return;
+  state.growthToldAt = ctx.now();
+  const requests: [number, number, number][] = [];
+  for (const { num, attempt, phase, choices } of state.requests.values()) {
+    if (phase !== 'decoding') continue;
+    requests.push([num, attempt, choices.reduce((sum, { tokens }) => sum + tokens.length, 0)]);
+  }
+  if (requests.length > 0) ctx.tell(state.router, { type: 'Grown', requests });
 }
 
 function lookAt(state: FrontendState, r: Request, now: number, ctx: FrontendCtx): void {

@@ -115,6 +115,8 @@ export interface FrontendState {
   sweeping: boolean;
   /** When deadlines were looked at last. */
   sweptAt: number;
+  /** When the router was told last how long the answers are. */
+  growthToldAt: number;
   brokerDownAt: number | undefined;
   /** How often the broker has been away. */
   outages: number;
@@ -129,6 +131,7 @@ export function newState(config: FrontendConfig, ports: FrontendPorts, router: R
     router,
     sweeping: false,
     sweptAt: 0,
+    growthToldAt: 0,
     heard: new Set(),
     requests: new Map(),
     byTicket: new Map(),

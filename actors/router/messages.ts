@@ -46,6 +46,8 @@ export type RouterMessage =
       /** Undefined: the message that said so was lost. */
       readonly cachedTokens: number | undefined;
     }
+  /** What runs and decodes, once a second: [num, attempt, tokens of all its choices so far]. */
+  | { readonly type: 'Grown'; readonly requests: readonly (readonly [number, number, number])[] }
   /** Its prompt is computed and D decodes: P's unit is free, D's is not, and both have shown that they work. */
   | { readonly type: 'PrefillDone'; readonly num: number; readonly attempt: number }
   | { readonly type: 'InstanceUp'; readonly info: InstanceInfo }

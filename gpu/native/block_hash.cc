@@ -9,8 +9,11 @@ namespace dynact {
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "hashes are defined over little-endian token ids");
 
-uint64_t salted_seed(std::string_view salt) {
-  return salt.empty() ? kHashSeed : kHashSeed + XXH3_64bits_withSeed(salt.data(), salt.size(), 1);
+uint64_t salted_seed(std::string_view salt, std::string_view lora) {
+  uint64_t seed = kHashSeed;
+  if (!salt.empty()) seed += XXH3_64bits_withSeed(salt.data(), salt.size(), 1);
+  if (!lora.empty()) seed += XXH3_64bits_withSeed(lora.data(), lora.size(), 0);
+  return seed;
 }
 
 std::vector<uint64_t> sequence_hashes(const uint32_t* tokens, size_t count, size_t block_tokens, uint64_t seed, bool partial) {

@@ -9,8 +9,8 @@ namespace dynact {
 
 constexpr uint64_t kHashSeed = 1337;
 
-// Seed for the local hashes of a request: kHashSeed, plus XXH3(salt, 1) if there is a salt. Wraps mod 2^64.
-uint64_t salted_seed(std::string_view salt);
+// Seed for the local hashes of a request: kHashSeed, plus XXH3(salt, 1) if there is a salt, plus XXH3(lora, 0) if there is a LoRA. Wraps mod 2^64.
+uint64_t salted_seed(std::string_view salt, std::string_view lora = {});
 
 // Sequence hashes of the whole blocks of `tokens`; a short last block has an entry too when `partial` is set.
 std::vector<uint64_t> sequence_hashes(const uint32_t* tokens, size_t count, size_t block_tokens, uint64_t seed, bool partial);

@@ -25,12 +25,13 @@ uint64_t u64(const Napi::Value& value) {
   return value.As<Napi::BigInt>().Uint64Value(&lossless);
 }
 
-// sequenceHashes(tokens: Uint32Array, blockTokens: number, salt: string, partial: boolean): BigUint64Array
+// sequenceHashes(tokens: Uint32Array, blockTokens: number, salt: string, partial: boolean, lora: string): BigUint64Array
 Napi::Value sequence_hashes(const Napi::CallbackInfo& info) {
   const auto tokens = info[0].As<Napi::Uint32Array>();
   const size_t block_tokens = info[1].As<Napi::Number>().Uint32Value();
   const std::string salt = info[2].As<Napi::String>();
-  const auto hashes = dynact::sequence_hashes(tokens.Data(), tokens.ElementLength(), block_tokens, dynact::salted_seed(salt),
+  const std::string lora = info[4].As<Napi::String>();
+  const auto hashes = dynact::sequence_hashes(tokens.Data(), tokens.ElementLength(), block_tokens, dynact::salted_seed(salt, lora),
                                               info[3].As<Napi::Boolean>());
   auto out = Napi::BigUint64Array::New(info.Env(), hashes.size());
   if (!hashes.empty()) std::memcpy(out.Data(), hashes.data(), hashes.size() * sizeof(uint64_t));

@@ -21,6 +21,11 @@ describe('block hashes', () => {
     expect(sequenceHashes(tokens(1, 2, 3, 4), 4, 'tenant-a')[0]).to.equal(5738685477468498325n);
   });
 
+  it("fold the name of a LoRA in as Dynamo's golden vectors say, beside the salt or without", () => {
+    expect(sequenceHashes(tokens(1, 2, 3, 4), 4, '', { lora: 'my-lora' })[0]).to.equal(15671544057904749233n);
+    expect(sequenceHashes(tokens(1, 2, 3, 4), 4, 'tenant-a', { lora: 'my-lora' })[0]).to.equal(6157910915076630503n);
+  });
+
   it('name whole blocks only, unless the short last block is asked for', () => {
     expect(sequenceHashes(range(0, 130), 64, '')).to.have.length(2);
     const partial = sequenceHashes(range(0, 130), 64, '', { partial: true });

@@ -88,7 +88,7 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
   let instances: readonly InstanceInfo[] = [];
   const loads = new Map<string, Body<'Load'>>();
 
-  const { mode, inhibitMs, kvIndexBytes, assumeMs } = config.routing;
+  const { mode, inhibitMs, kvIndexBytes, kvEvents, approximateMs, assumeMs } = config.routing;
   const tape = config.tape.level === 'off' ? undefined : openRouteTape(bus, incarnation, warn);
   const router = kernel.spawn(
     routerActor({
@@ -96,7 +96,7 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
       mode,
       blockTokens,
       cost: costConfig(config.routing),
-      caches: { maxBytes: kvIndexBytes, assumeMs },
+      caches: { maxBytes: kvIndexBytes, assumeMs: kvEvents ? assumeMs : approximateMs, reports: kvEvents },
       queue: queueOf(config.routing),
       tuning: tuningOf(config.routing),
       ...sessionsOf(config.routing),
@@ -107,7 +107,7 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
     address('gateway', incarnation, 'router'),
   );
   const views =
-    mode === 'kv'
+    mode === 'kv' && kvEvents
       ? openKvViews(
           bus,
           blockTokens,

@@ -94,6 +94,8 @@ void golden_hashes() {
   CHECK(sequence_hashes(tokens, 0, 4, kHashSeed, true).empty());
   CHECK(salted_seed("") == kHashSeed);
   CHECK(salted_seed("tenant-a") == 1948188790972764086u);
+  CHECK(salted_seed("", "my-lora") == 12827409268353072861u);
+  CHECK(salted_seed("tenant-a", "my-lora") == 14775598059325835610u);
   CHECK(sequence_hashes(tokens, 4, 4, salted_seed("tenant-a"), false)[0] == 5738685477468498325u);
 }
 
