@@ -62,6 +62,8 @@ export interface GatewayBoot extends Boot {
 export interface RunningTree {
   /** Unready, leave the registry, finish what is in flight within `deadlineMs`, stop. Resolves when all has ended. */
   drain(deadlineMs: number): Promise<void>;
+  /** Resolves when nobody is left who would ask it for anything; absent: it is never needed by others. */
+  readonly unneeded?: () => Promise<void>;
   /** Ends now, without waiting for anything. */
   kill(): void;
   /** Resolves when the tree has ended, whoever ended it. */

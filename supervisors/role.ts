@@ -5,10 +5,13 @@ import type { GatewayBoot, ListenHandle, RunningTree, WorkerBoot } from './boot.
 import { describe } from './errors.js';
 import { warmUpSooner } from './hot-code.js';
 import { exitCodes, type FromChild, factsEveryMs, type Role, type ToChild } from './ipc.js';
+import { within } from './within.js';
 
 const bootWithinMs = 10_000;
 /** What a drain may take beyond its deadline before the process ends itself. */
 const graceMs = 1000;
+/** Of a worker that gateways needed to the last. */
+const leastDrainMs = 1000;
 
 /** Serves `role` until it ends; then exits the process. */
 export async function runRole(role: Role): Promise<void> {
@@ -44,7 +47,12 @@ export async function serveRole(
     else tree.drain(deadlineMs).catch((error) => lastWords('error', describe(error), exitCodes.failed));
   };
   process.on('SIGTERM', () => drain(drainMs));
-  process.on('disconnect', () => drain(drainMs));
+  // Without a parent all drain. Gateways begin, and what waits in them needs workers until they are gone.
+  process.on('disconnect', () => {
+    const begun = performance.now();
+    const left = () => Math.max(leastDrainMs, drainMs - (performance.now() - begun));
+    void within(tree?.unneeded?.() ?? Promise.resolve(), drainMs).then(() => drain(left()));
+  });
 
   const boot = await booted(drain);
   if (boot.role !== role) lastWords('error', `started as ${role}, told to be ${boot.role}`, exitCodes.usage);

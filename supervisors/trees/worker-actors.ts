@@ -68,6 +68,8 @@ export interface WorkerActors {
   limitPrefills(limits: DecodeFirstConfig): void;
   /** Takes nothing new and resolves when it holds nothing more; rejects with ACT_TIMEOUT after `deadlineMs`. */
   drain(deadlineMs: number): Promise<unknown>;
+  /** Resolves when no gateway is in the registry. */
+  unneeded(): Promise<void>;
   /** Leaves the registry and hears nothing more. The actors live on. */
   leave(): Promise<void>;
 }
@@ -113,7 +115,15 @@ export async function startWorkerActors(parts: WorkerParts): Promise<WorkerActor
         ),
     },
   });
-  const gatewayGone = (gateway: string) => void kernel.tell(worker, { type: 'GatewayGone', incarnation: gateway });
+  const gateways = new Set<string>();
+  let unneeded: (() => void)[] = [];
+  const gatewayGone = (gateway: string) => {
+    kernel.tell(worker, { type: 'GatewayGone', incarnation: gateway });
+    gateways.delete(gateway);
+    if (gateways.size > 0) return;
+    for (const resolve of unneeded) resolve();
+    unneeded = [];
+  };
   const peers = joinPeers(info, (news) => void kernel.tell(worker, news));
   const deaths = listenFrames(bus, 'down', here, {
     message: (frame) => {
@@ -123,7 +133,10 @@ export async function startWorkerActors(parts: WorkerParts): Promise<WorkerActor
     },
   });
   const watch = await watchInstances(bus, ({ kind, info: other }) => {
-    if (kind === 'gone' && other.component === 'gateway') gatewayGone(other.incarnation);
+    if (other.component === 'gateway') {
+      if (kind === 'gone') gatewayGone(other.incarnation);
+      else gateways.add(other.incarnation);
+    }
     peers.changed(other, kind === 'gone');
   });
   const unlisten = bus.onState((state) => {
@@ -146,6 +159,7 @@ export async function startWorkerActors(parts: WorkerParts): Promise<WorkerActor
         deadlineMs,
       );
     },
+    unneeded: () => (gateways.size === 0 ? Promise.resolve() : new Promise((resolve) => unneeded.push(resolve))),
     async leave() {
       await announcement.withdraw();
       for (const source of [mailbox, acks, deaths, watch]) source.stop();

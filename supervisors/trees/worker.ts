@@ -8,8 +8,9 @@ import type { InstanceInfo } from '../../transport/index.js';
 import type { RunningTree, WorkerBoot } from '../boot.js';
 import { followSettings } from '../live-settings.js';
 import { actorLogs, processLogger } from '../process-log.js';
+import { within } from '../within.js';
 import { openEngine } from './engine.js';
-import { openProcess, within } from './process.js';
+import { openProcess } from './process.js';
 import { startWorkerActors } from './worker-actors.js';
 
 const factsMs = 500;
@@ -82,7 +83,7 @@ export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
       });
   };
 
-  return host.tree({
+  const tree = host.tree({
     drain: (deadlineMs) => within(worker.drain(deadlineMs), deadlineMs),
     facts: () => {
       refresh();
@@ -106,6 +107,7 @@ export async function startWorker(boot: WorkerBoot): Promise<RunningTree> {
       };
     },
   });
+  return { ...tree, unneeded: () => worker.unneeded() };
 }
 
 /** A worker needs nothing of the gateway but this, and only when traces are wanted. */
@@ -117,6 +119,7 @@ async function openTracing(boot: WorkerBoot, logger: Logger): Promise<Tracing | 
 }
 
 function instanceInfo(boot: WorkerBoot, engine: Engine): InstanceInfo {
+  const taints = boot.config.engine.taints.split(',').filter((taint) => taint !== '');
   return {
     component: boot.role,
     instance: boot.instance,
@@ -131,6 +134,7 @@ function instanceInfo(boot: WorkerBoot, engine: Engine): InstanceInfo {
     slots: engine.limits.slots,
     kvBlocks: engine.limits.kvBlocks,
     blockTokens: engine.card.blockTokens,
+    ...(taints.length > 0 && { taints }),
     contextTokens: engine.limits.sequenceTokens,
     batchTokens: boot.config.engine.kind === 'mock' ? mockBatchTokens : boot.config.engine.prefillChunkTokens,
   };
