@@ -16,10 +16,25 @@ const excuses: Readonly<Record<string, ReadonlySet<FaultKind>>> = {
   poison_prompt: anyOf('crash', 'freeze', 'wedge'),
 };
 
+/** What an attempt is lost with. */
+const ofWorkers: ReadonlySet<string> = new Set([
+  'worker_down',
+  'worker_silent',
+  'engine_wedged',
+  'accept_timeout',
+  'stream_broken',
+  'gpu_handoff_gone',
+]);
+
+/** A request is tried this often: so many ill workers may use up all its attempts, and it fails with the last one's code. */
+const attempts = 4;
+const illness = anyOf('crash', 'freeze', 'wedge', 'partition', 'slow', 'drain', 'broker-crash', 'broker-restart');
+
 /** Undefined: it is excused. */
 export function inexcusable(code: string, { faults }: Schedule): string | undefined {
   const kinds = excuses[code];
   if (kinds !== undefined && faults.some(({ kind }) => kinds.has(kind))) return undefined;
+  if (ofWorkers.has(code) && faults.filter(({ kind }) => illness.has(kind)).length >= attempts) return undefined;
   const had = [...new Set(faults.map(({ kind }) => kind))].join(', ');
   return `failed with ${code}, for which ${had === '' ? 'an undisturbed run' : had} is no reason`;
 }
