@@ -35,7 +35,7 @@ export function promptOf({ group, sharedTokens, ownTokens }: PlannedRequest, ind
   );
 }
 
-export function prepared(planned: PlannedRequest, index: number): Prepared {
+function prepared(planned: PlannedRequest, index: number): Prepared {
   return {
     model: 'mock',
     prompt: promptOf(planned, index),

@@ -7,7 +7,7 @@ import { Compile } from 'typebox/compile';
 import { seededRandom } from '../../actors/index.js';
 import type { Rates } from './network.js';
 
-export const faultKinds = [
+const faultKinds = [
   'crash',
   'freeze',
   'wedge',
