@@ -2,7 +2,7 @@ import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { expect } from 'chai';
-import type { RouteAnswer } from '../../supervisors/index.js';
+import { type ResolvedConfig, type RouteAnswer, readRouteTape } from '../../supervisors/index.js';
 import { endNodes, startNode, type TestNode, until } from './node-kit.js';
 
 const cli = fileURLToPath(new URL('../../bin/dynact.js', import.meta.url));
@@ -49,6 +49,39 @@ describe('dynact route', function () {
         .that.satisfies((count: number) => count % 64 === 0);
     const served = (await node.status()).processes.filter(({ instance }) => instance.startsWith('decode'));
     expect(served.reduce((sum, { facts }) => sum + Number(facts.inFlight), 0)).to.equal(0);
+  });
+
+  it('tells of a request from the tape when the gateway that served it is gone', async () => {
+    const { id } = await chat();
+    const gateways = async () => (await node.status()).processes.filter(({ role }) => role === 'gateway');
+    // What was decided last is written within a moment.
+    await until('the decision to be on the tape', async () => {
+      const taped = await readRouteTape(
+        { nats: { url: '' }, node: { stateDir: node.stateDir } } as ResolvedConfig,
+        id.slice(id.indexOf('-') + 1),
+      );
+      return taped.length > 0;
+    });
+    const before = await gateways();
+    for (const { pid } of before) process.kill(pid as number, 'SIGKILL');
+    await until('new gateways', async () => {
+      const now = await gateways();
+      return now.every(
+        ({ state, incarnation }) => state === 'up' && before.every((old) => old.incarnation !== incarnation),
+      );
+    });
+    const { stdout, stderr } = await dynact('--explain', id);
+    expect(stderr).to.equal('');
+    expect(stdout).to.match(
+      /attempt 1 at 20\d\d-.*: prefill-\d-\w+, then decode-\d-\w+\n {2}gateway-\d-\w+, from the tape; /,
+    );
+    expect(stdout).to.match(/prompt tokens expected to be cached, \d+ were\n/);
+    expect(stdout).to.contain('who decodes, by kv').and.contain('who computes the prompt, by kv');
+    expect(stdout.match(/^ {4}→ {2}\S+/gm)).to.have.length(2);
+    const [answer] = JSON.parse((await dynact('--explain', id, '--json')).stdout).filter(
+      (each: RouteAnswer) => 'taped' in each,
+    );
+    expect(answer.taped).to.deep.equal({ unlike: 0 });
   });
 
   it('fails for a request that no gateway knows, and for a command that asks nothing or two things', async () => {
