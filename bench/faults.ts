@@ -13,7 +13,7 @@ export const faultsBench: Bench = {
   help: `  --cells A,B         only these, e.g. decode.kill.decoding, or all that begin with decode.kill or decode
   --quick             only one of each kind
   --real              the default model instead of the mock engine (cells: ${realCells.join(', ')})
-  --streams N         concurrent streams (32; --real 16)
+  --streams N         concurrent streams (32; --real 8: as many as one worker has slots)
   --tokens N          tokens of each (200; --real 100)
   --log FILE          appends the logs of the nodes
   --dynamo SCRIPT     the peer live: a script that takes \`up DIR PORT SPEEDUP PREFILL DECODE MIGRATION\`, prints "PID role" lines and
@@ -33,7 +33,7 @@ export const faultsBench: Bench = {
     const real = options.real === true;
     const setting: Setting = {
       engine: real ? 'real' : 'mock',
-      streams: Number(options.streams ?? (real ? 16 : 32)),
+      streams: Number(options.streams ?? (real ? 8 : 32)),
       tokens: Number(options.tokens ?? (real ? 100 : 200)),
       log: typeof options.log === 'string' ? options.log : undefined,
     };

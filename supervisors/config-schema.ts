@@ -198,6 +198,16 @@ export const ConfigSchema = group({
       alias: [{ name: 'DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT' }],
       description: 'what a cached block is worth against one that is computed; 0 = the cache does not matter',
     }),
+    hostCacheHitWeight: weight({
+      default: 0.75,
+      alias: [{ name: 'DYN_ROUTER_HOST_CACHE_HIT_WEIGHT' }],
+      description: 'what a block cached in host memory is worth against one on the device',
+    }),
+    diskCacheHitWeight: weight({
+      default: 0.25,
+      alias: [{ name: 'DYN_ROUTER_DISK_CACHE_HIT_WEIGHT' }],
+      description: 'the same for a block on disk',
+    }),
     overlapScoreCreditDecay: weight({
       default: 0,
       description: 'how fast that fades as a worker’s backlog grows beyond the smallest one',

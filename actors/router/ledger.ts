@@ -41,7 +41,6 @@ interface Held {
   prefilling: boolean;
   /** Blocks beyond the hashed ones: the prompt's tail and what was generated. */
   tailBlocks: number;
-  touchedAt: number;
 }
 
 /** All that one worker was given. */
@@ -84,7 +83,7 @@ export class Ledger {
     const { end, fresh } = this.#chains.hold(entry.hashes, account) ?? { end: undefined, fresh: 0 };
     const tailBlocks = this.#tailBlocks(entry, 0);
     const prefilling = entry.prefillTokens > 0;
-    this.#entries.set(key, { entry, account, end, prefilling, tailBlocks, touchedAt: entry.at });
+    this.#entries.set(key, { entry, account, end, prefilling, tailBlocks });
     const { load } = account;
     load.units += entry.units;
     load.requests++;
@@ -101,11 +100,10 @@ export class Ledger {
     held.account.load.prefillTokens -= held.entry.prefillTokens;
   }
 
-  /** Output of all choices so far, in tokens: the entry grows with it, and is alive at `at`. */
-  grown(key: EntryKey, outputTokens: number, at: number): void {
+  /** Output of all choices so far, in tokens: the entry grows with it. */
+  grown(key: EntryKey, outputTokens: number): void {
     const held = this.#entries.get(keyOf(key));
     if (held === undefined) return;
-    held.touchedAt = at;
     const blocks = Math.max(held.tailBlocks, this.#tailBlocks(held.entry, outputTokens));
     held.account.load.blocks += blocks - held.tailBlocks;
     held.tailBlocks = blocks;
@@ -133,13 +131,6 @@ export class Ledger {
     const doomed = [...this.#entries.values()].filter(({ entry }) => which(entry));
     for (const { entry } of doomed) this.free(entry);
     return doomed.length;
-  }
-
-  /** Entries that nothing was heard of since `before`: a release of another router that was lost. Returns how many. */
-  expire(before: number): number {
-    const stale = [...this.#entries.values()].filter(({ touchedAt }) => touchedAt < before);
-    for (const { entry } of stale) this.free(entry);
-    return stale.length;
   }
 
   entriesOf(origin: string): Entry[] {

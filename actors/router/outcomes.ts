@@ -103,11 +103,10 @@ export function grown(
   { placed, ledger }: RouterState,
   origin: string,
   requests: readonly (readonly [number, number, number])[],
-  now: number,
 ): void {
   for (const [num, attempt, tokens] of requests) {
     const decode = placed.get(num)?.decode;
-    if (decode !== undefined) ledger.grown({ origin, num, attempt, incarnation: decode }, tokens, now);
+    if (decode !== undefined) ledger.grown({ origin, num, attempt, incarnation: decode }, tokens);
   }
 }
 

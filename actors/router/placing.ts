@@ -11,12 +11,30 @@ import type { Asked, RouterConfig, RouterState } from './state.js';
 import { allBusy, capacityOf } from './tuning.js';
 import { impossible, laneOf, named, type Unroutable } from './wishes.js';
 
-export function route(
+export function route(state: RouterState, asked: Asked, config: RouterConfig, ctx: Ctx<RouterMessage>): void {
+  contained(state, asked, config, ctx, () => arrive(state, asked, config, ctx));
+}
+
+/** A defect that shows in one request is of that one: it fails, holds nothing, and the others go on. */
+function contained<T>(
   state: RouterState,
   { request, replyTo }: Asked,
   config: RouterConfig,
   ctx: Ctx<RouterMessage>,
-): void {
+  work: () => T,
+): T | undefined {
+  try {
+    return work();
+  } catch (error) {
+    ctx.log.error('a request could not be routed', { req: request.id, error });
+    state.queue.remove(request.num);
+    release(state, config.gateway, request.num);
+    refuse(state, { request, replyTo }, 'INTERNAL', ctx);
+    return undefined;
+  }
+}
+
+function arrive(state: RouterState, { request, replyTo }: Asked, config: RouterConfig, ctx: Ctx<RouterMessage>): void {
   const { num, attempt, model } = request;
   const { queue } = state;
   queue.remove(num);
@@ -78,7 +96,9 @@ function refuse(state: RouterState, { request, replyTo }: Asked, code: Unroutabl
 /** Places whatever fits; one that fits nowhere does not block those that ask for something else. */
 export function drain(state: RouterState, config: RouterConfig, ctx: Ctx<RouterMessage>): void {
   for (const { item } of state.queue.expire(ctx.now())) refuse(state, item, 'QUEUE_TIMEOUT', ctx);
-  if (state.queue.size > 0) state.queue.offer(({ item }) => offer(state, item, config, ctx));
+  if (state.queue.size > 0) {
+    state.queue.offer(({ item }) => contained(state, item, config, ctx, () => offer(state, item, config, ctx)));
+  }
   tellSoon(state.replicas, ctx);
 }
 

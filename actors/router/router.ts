@@ -38,7 +38,7 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
           tellSoon(state.replicas, ctx);
           return state;
         case 'Grown':
-          grown(state, config.gateway, message.requests, ctx.now());
+          grown(state, config.gateway, message.requests);
           return state;
         case 'PrefillDone':
           if (state.placed.get(message.num)?.attempt !== message.attempt) return state;

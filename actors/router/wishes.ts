@@ -18,6 +18,7 @@ export type Unroutable = Extract<
   | 'QUEUE_FULL'
   | 'CLASS_FULL'
   | 'QUEUE_TIMEOUT'
+  | 'INTERNAL'
 >;
 
 /** The same request with incarnations for names. A name that nobody has is NO_SUCH_WORKER where it is a pin. */

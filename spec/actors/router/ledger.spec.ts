@@ -53,18 +53,15 @@ describe('the ledger of running sequences', () => {
     expect(ledger.additionalBlocks('w2', chain(1, 8), 130)).to.equal(9);
   });
 
-  it('grows with the output, never shrinks, and keeps what still grows from expiring', () => {
+  it('grows with the output, and never shrinks', () => {
     const ledger = new Ledger(blockTokens);
     ledger.add(entry());
-    ledger.grown(entry(), 8, 50);
+    ledger.grown(entry(), 8);
     expect(ledger.load('w1').blocks).to.equal(3);
-    ledger.grown(entry(), 9, 60);
+    ledger.grown(entry(), 9);
     expect(ledger.load('w1').blocks).to.equal(4);
-    ledger.grown(entry(), 1, 70);
+    ledger.grown(entry(), 1);
     expect(ledger.load('w1').blocks).to.equal(4);
-    expect(ledger.expire(70)).to.equal(0);
-    expect(ledger.expire(71)).to.equal(1);
-    expect(ledger.size).to.equal(0);
   });
 
   it('gives up all entries of a router that is gone and keeps those of others', () => {
@@ -106,7 +103,7 @@ describe('the ledger of running sequences', () => {
             ledger.prefillDone(key);
             if (known) known.prefilling = false;
           } else if (what === 'grow') {
-            ledger.grown(key, tokens, 0);
+            ledger.grown(key, tokens);
             if (known) known.output = Math.max(known.output, tokens);
           } else {
             expect(ledger.free(key)).to.equal(known !== undefined);

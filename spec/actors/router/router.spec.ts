@@ -12,6 +12,7 @@ import {
 } from '../../../actors/index.js';
 import { refusals } from '../../../actors/refusals.js';
 import type { Suspicion } from '../../../actors/registry/liveness.js';
+import type { RouteRequest } from '../../../actors/router/choose.js';
 import type { AttemptEnd, RouterReply } from '../../../actors/router/messages.js';
 import { address, type InstanceInfo } from '../../../transport/index.js';
 
@@ -68,13 +69,7 @@ function routing(workers: Readonly<Record<string, number>>, queueLimit = 10_000)
     refused,
     tell,
     up,
-    route(
-      num: number,
-      attempt = 1,
-      choices = 1,
-      exclude: readonly string[] = [],
-      more: { begun?: boolean; queueBy?: number } = {},
-    ) {
+    route(num: number, attempt = 1, choices = 1, exclude: readonly string[] = [], more: Partial<RouteRequest> = {}) {
       const prompt = { id: String(num), promptTokens: 1, hashes: new BigUint64Array(0) };
       const request = {
         num,
@@ -119,6 +114,23 @@ const inhibits: Readonly<Record<string, 'worker' | 'pair'>> = {
   WRK_GRANT_LAPSED: 'pair',
 };
 const drops = ['GPU_STOPPED', 'WRK_DRAINING', 'WRK_WRONG_INCARNATION', 'WORKER_DOWN'];
+
+describe('a defect that shows in one request', () => {
+  it('fails that one, which holds nothing, and the others find their places', async () => {
+    const { route, refused, routed, release, facts } = routing({ 'decode-a': 1 });
+    route(1, 1, 1, [], { hashes: null as never });
+    expect(refused.get(1)).to.equal('INTERNAL');
+    route(2);
+    expect(routed.get(2)?.decode).to.equal('decode-a');
+    // One that waits and cannot be placed when its turn comes.
+    route(3, 1, 1, [], { hashes: null as never });
+    route(4);
+    release(2, 'served');
+    expect(refused.get(3)).to.equal('INTERNAL');
+    expect(routed.get(4)?.decode).to.equal('decode-a');
+    expect((await facts()).queued).to.equal(0);
+  });
+});
 
 describe('the router, told how an attempt ended', () => {
   for (const code of [...Object.keys(refusals), 'NEVER_HEARD_OF']) {
