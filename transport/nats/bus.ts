@@ -259,6 +259,10 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
       return () => listeners.delete(listener);
     },
     ageMs,
+    clockStepped() {
+      brokerOffset = undefined;
+      void calibrate();
+    },
     report,
     handlerFailed: () => {
       counters.handlerErrors += 1;

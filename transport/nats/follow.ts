@@ -17,6 +17,7 @@ import {
 import type { BusState, Stop } from '../bus.js';
 import { isNetError } from '../errors.js';
 import { netError } from './problems.js';
+import { StoredTimes } from './stored-times.js';
 
 export interface Followed {
   readonly subject: string;
@@ -35,6 +36,8 @@ export interface FollowContext {
   onState(listener: (state: BusState) => void): Stop;
   /** Age of what was stored at a broker's wall clock time in milliseconds. */
   ageMs(storedAt: number): number;
+  /** Its wall clock was put back: ages are unknown until it is measured again. */
+  clockStepped(): void;
   report(problem: string, error: unknown): void;
   handlerFailed(): void;
 }
@@ -70,6 +73,7 @@ class Reader {
   private created = '';
   private subscription: Subscription | undefined;
   private consumerSeq = 0;
+  private times = new StoredTimes();
   private pendingAtStart = 0;
   private heard = performance.now();
   private stopped = false;
@@ -166,6 +170,7 @@ class Reader {
     this.created = info.created;
     if (this.stopped) return;
 
+    this.times = new StoredTimes();
     this.consumerSeq = 0;
     this.pendingAtStart = Number.POSITIVE_INFINITY;
     this.heard = performance.now();
@@ -247,7 +252,9 @@ class Reader {
     }
     this.consumerSeq = consumerSeq;
     this.cursor = seq;
-    const ageMs = this.context.ageMs(Number(tokens[base + 2]) / 1e6);
+    const storedAt = Number(tokens[base + 2]) / 1e6;
+    if (this.times.steppedBack(storedAt)) this.context.clockStepped();
+    const ageMs = this.context.ageMs(storedAt);
     this.guard(() =>
       this.request.onMessage({ subject: msg.subject, seq, data: msg.data, ageMs, headers: () => msg.headers }),
     );
