@@ -19,8 +19,14 @@ function checkedLive(key: string, value: unknown, origin: string): unknown {
   return checked;
 }
 
-/** Values by key; undefined: what is configured holds again. All are checked before any is set. Rejects as `checkedLive` and `Bus.put`. */
-export async function changeSettings(bus: Bus, changes: ReadonlyMap<string, unknown>): Promise<void> {
+/**
+ * Values by key; undefined: what is configured holds again. All are checked before any is set. Resolves with them as they were set. Rejects as
+ * `checkedLive` and `Bus.put`.
+ */
+export async function changeSettings(
+  bus: Bus,
+  changes: ReadonlyMap<string, unknown>,
+): Promise<ReadonlyMap<string, unknown>> {
   const checked = [...changes].map(([key, value]) => {
     const valid = checkedLive(key, value ?? live.get(key)?.schema.default, 'set');
     return { key, value: value === undefined ? undefined : valid };
@@ -29,6 +35,7 @@ export async function changeSettings(bus: Bus, changes: ReadonlyMap<string, unkn
     if (value === undefined) await dropSetting(bus, key);
     else await putSetting(bus, key, value);
   }
+  return new Map(checked.map(({ key, value }) => [key, value]));
 }
 
 export interface LiveSettings {

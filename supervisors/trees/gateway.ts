@@ -102,7 +102,7 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
       }),
     busyThresholds: {
       get: () => busyThresholds(actors.settings.config()),
-      set: (values) => changeSettings(bus, busyThresholdSettings(values)),
+      set: async (values) => void (await changeSettings(bus, busyThresholdSettings(values))),
     },
     listen: { server: boot.listener as unknown as Server },
     log: logger,
@@ -148,8 +148,15 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
   });
   async function answer(question: GatewayQuestion): Promise<GatewayAnswer> {
     if (question.type === 'explain' || question.type === 'dry-run') return routes(question);
-    if (question.type === 'set') await changeSettings(bus, new Map([[question.key, question.value]]));
-    return { gateway: incarnation, settings: Object.fromEntries(actors.settings.changed()) };
+    const shown = new Map(actors.settings.changed());
+    if (question.type === 'set') {
+      // What has just been set may still be on its way back.
+      for (const [key, value] of await changeSettings(bus, new Map([[question.key, question.value]]))) {
+        if (value === undefined) shown.delete(key);
+        else shown.set(key, value);
+      }
+    }
+    return { gateway: incarnation, settings: Object.fromEntries(shown) };
   }
   return { ...tree, answer };
 }
