@@ -5,6 +5,7 @@ export { decodeActor } from './decode/decode.js';
 export type { PrefillQueue } from './decode/offers.js';
 export { frontendActor } from './frontend/frontend.js';
 export type {
+  AnswerShape,
   Api,
   ClientStream,
   Detokenizer,

@@ -8,6 +8,7 @@ import type { RequestError } from '../actors/index.js';
 import type { Vocabulary } from '../gpu/index.js';
 import type { ChatMessage } from './chat-messages.js';
 import { excerpt, gatewayError } from './errors.js';
+import { type Tool, toolsAsText, toolsJson } from './tools.js';
 
 export type PromptTokens =
   | { readonly ok: true; readonly tokens: Uint32Array }
@@ -15,11 +16,13 @@ export type PromptTokens =
 
 export interface ChatTemplate {
   /** The prompt of a conversation, the assistant's turn opened. Never throws. */
-  tokenize(messages: readonly ChatMessage[]): PromptTokens;
+  tokenize(messages: readonly ChatMessage[], tools?: readonly Tool[]): PromptTokens;
+  /** Models of this template write down what they think before they answer, or their prompt opens it already. */
+  readonly reasoning: 'may' | 'open' | undefined;
 }
 
 type Rendered = { readonly ok: true; readonly text: string } | { readonly ok: false; readonly error: RequestError };
-type Render = (messages: readonly ChatMessage[]) => Rendered;
+type Render = (messages: readonly ChatMessage[], tools: readonly Tool[]) => Rendered;
 
 /** `raise_exception` of a template: the client's messages are at fault, not the template. */
 class Refusal extends Error {}
@@ -36,13 +39,14 @@ export function compileTemplate(vocabulary: Vocabulary, report: (error: unknown)
   const addBos = vocabulary.chatTemplate === '';
   const control = new ControlTokens(vocabulary);
   const own = new Map<string, string>();
+  const knowsTools = /\btools\b/.test(vocabulary.chatTemplate) && /\btool_calls\b/.test(vocabulary.chatTemplate);
 
   /** Control tokens that the template writes by itself for these roles, whatever the messages say. */
-  function expected(messages: readonly ChatMessage[]): string | undefined {
-    const key = messages.map(({ role }) => role).join();
+  function expected(messages: readonly ChatMessage[], tools: readonly Tool[]): string | undefined {
+    const key = `${tools.length} ${messages.map(({ role, calls }) => `${role}${calls?.length ?? ''}`).join()}`;
     let sequence = own.get(key);
     if (sequence === undefined) {
-      const bare = render(messages.map(({ role }) => ({ role, content: 'x' })));
+      const bare = render(messages.map(silent), tools.map(anyTool));
       if (!bare.ok) return undefined;
       sequence = control.sequence(vocabulary.tokenize(bare.text, { special: true, addBos }));
       if (own.size >= 256) own.clear();
@@ -51,20 +55,63 @@ export function compileTemplate(vocabulary: Vocabulary, report: (error: unknown)
     return sequence;
   }
 
+  /** Contents are kept apart from control tokens; what a template writes of tools is not, so it may spell none. */
+  function spells(messages: readonly ChatMessage[], tools: readonly Tool[]): boolean {
+    const calls = messages.flatMap((message) => message.calls ?? []);
+    const ids = messages.flatMap(({ callId }) => callId ?? []);
+    if (tools.length + calls.length + ids.length === 0) return false;
+    const text = JSON.stringify([tools, calls, ids]);
+    return control.sequence(vocabulary.tokenize(text, { special: true, addBos: false })) !== '';
+  }
+
+  const opened = render([{ role: 'user', content: 'x' }], []);
+  const opens = opened.ok && /<think>\s*$/.test(opened.text);
   return {
-    tokenize(messages) {
-      const whole = render(messages);
+    reasoning: opens ? 'open' : vocabulary.chatTemplate.includes('<think>') ? 'may' : undefined,
+    tokenize(given, offered = []) {
+      const messages = knowsTools ? given : toolsAsText(given, offered);
+      const tools = knowsTools ? offered : [];
+      const whole = render(messages, tools);
       if (!whole.ok) return whole;
       try {
+        if (spells(messages, tools)) {
+          const text = 'A tool or a call spells a control token of this model.';
+          return { ok: false, error: gatewayError('GWY_BAD_VALUE', [text], 'tools') };
+        }
         const tokens = vocabulary.tokenize(whole.text, { special: true, addBos });
-        if (control.sequence(tokens) === expected(messages)) return { ok: true, tokens };
-        return isolated(vocabulary, control, render, messages, whole.text, addBos);
+        if (control.sequence(tokens) === expected(messages, tools)) return { ok: true, tokens };
+        const draw = (some: readonly ChatMessage[]) => render(some, tools);
+        return isolated(vocabulary, control, draw, messages, whole.text, addBos);
       } catch {
         return { ok: false, error: gatewayError('GWY_TOKENIZER') };
       }
     },
   };
 }
+
+const silent = ({ role, calls, callId }: ChatMessage): ChatMessage => ({
+  role,
+  content: 'x',
+  ...(calls === undefined ? {} : { calls: calls.map(() => ({ id: 'x', name: 'x', arguments: '{}' })) }),
+  ...(callId === undefined ? {} : { callId: 'x' }),
+});
+const anyTool = (): Tool => ({ name: 'x', parameters: {} });
+
+/** A message as templates know it. */
+const templated = ({ role, content, calls, callId }: ChatMessage) => ({
+  role,
+  content,
+  ...(calls === undefined
+    ? {}
+    : {
+        tool_calls: calls.map(({ id, name, arguments: text }) => ({
+          id,
+          type: 'function',
+          function: { name, arguments: JSON.parse(text) as unknown },
+        })),
+      }),
+  ...(callId === undefined ? {} : { tool_call_id: callId }),
+});
 
 class ControlTokens {
   readonly #vocabulary: Vocabulary;
@@ -108,9 +155,10 @@ function jinja(vocabulary: Vocabulary, report: (error: unknown) => void): Render
       throw new Refusal(String(message));
     },
   };
-  return (messages) => {
+  return (messages, tools) => {
     try {
-      return { ok: true, text: template.render({ ...constants, messages }) };
+      const given = { messages: messages.map(templated), ...(tools.length === 0 ? {} : { tools: toolsJson(tools) }) };
+      return { ok: true, text: template.render({ ...constants, ...given }) };
     } catch (error) {
       if (!(error instanceof Refusal)) {
         report(error);
@@ -129,7 +177,7 @@ function jinja(vocabulary: Vocabulary, report: (error: unknown) => void): Render
 function isolated(
   vocabulary: Vocabulary,
   control: ControlTokens,
-  render: Render,
+  render: (messages: readonly ChatMessage[]) => Rendered,
   messages: readonly ChatMessage[],
   whole: string,
   addBos: boolean,

@@ -8,6 +8,7 @@ import type {
   TokenLogprob,
   Usage,
 } from '../actors/index.js';
+import { readAnswer } from './answer/whole.js';
 import { gatewayError } from './errors.js';
 import type { Exchange } from './exchange.js';
 import type { GatewayMetrics } from './gateway-metrics.js';
@@ -74,8 +75,7 @@ export class Collector implements ClientStream {
     const { api, raw, startedAt } = this.#exchange;
     const pieces = this.#context.models.lookup(prepared.model)?.pieces;
     const choices = this.#choices.map(({ text, finish, logprobs }) => ({
-      text,
-      finish,
+      ...readAnswer(text, finish, prepared.answer),
       logprobs:
         prepared.logprobs === 0 || pieces === undefined
           ? 'null'

@@ -1,11 +1,15 @@
 /** A client's JSON to a Prepared request: validation, chat template, tokens, defaults, and what the context allows. */
-import type { Api, Prepared, Preprocessor, RequestError, RoutingHints } from '../actors/index.js';
+import type { AnswerShape, Api, Prepared, Preprocessor, RequestError, RoutingHints } from '../actors/index.js';
 import { readMessages, wellFormed } from './chat-messages.js';
 import { excerpt, gatewayError } from './errors.js';
+import { grammarOf, type Output } from './grammar/output.js';
+import { GrammarFault } from './grammar/rules.js';
 import { defaultLimits, type GatewayLimits } from './limits.js';
 import type { ModelRegistry, ServedModel } from './models.js';
+import { readOutput } from './output-format.js';
 import { type ChatBody, type CompletionBody, checkChat, checkCompletion } from './request-schema.js';
 import { bodyHints, saltOf, wishesOf } from './routing-hints.js';
+import { readTools, type ToolUse } from './tools.js';
 
 type Result<T> = { readonly ok: true; readonly value: T } | { readonly ok: false; readonly error: RequestError };
 type Outcome = ReturnType<Preprocessor['prepare']>;
@@ -46,14 +50,35 @@ function prepareChat(models: ModelRegistry, raw: unknown, limits: GatewayLimits,
   }
   const read = readMessages(body.messages, limits.messages);
   if (!read.ok) return read;
+  const use = readTools(body);
+  if (!use.ok) return use;
+  const tools = use.value?.tools ?? [];
   const text = read.messages.map(({ content }) => content).join('');
   if (cannotFit(model, text)) return overContext(model, undefined, undefined, 'messages');
-  const prompt = model.template.tokenize(read.messages);
+  if (tools.length > 0 && cannotFit(model, JSON.stringify(tools))) {
+    return overContext(model, undefined, undefined, 'tools');
+  }
+  const prompt = model.template.tokenize(read.messages, tools);
   if (!prompt.ok) return prompt;
   const logprobs = body.logprobs === true ? body.top_logprobs || -1 : 0;
   const maxTokens = body.max_completion_tokens ?? body.max_tokens ?? undefined;
   const maxField = body.max_completion_tokens == null ? 'max_tokens' : 'max_completion_tokens';
-  return finish(model, body, prompt.tokens, { logprobs, maxTokens, maxField, promptField: 'messages', hints });
+  const { reasoning } = model.template;
+  const grammar = readGrammar(model, body, use.value, reasoning === 'open');
+  if (!grammar.ok) return grammar;
+  const answer = {
+    ...(use.value === undefined ? {} : { tools: tools.map(({ name }) => name) }),
+    ...(reasoning === undefined ? {} : { reasoning }),
+  };
+  return finish(model, body, prompt.tokens, {
+    logprobs,
+    maxTokens,
+    maxField,
+    promptField: 'messages',
+    hints,
+    answer,
+    grammar: grammar.value,
+  });
 }
 
 function prepareCompletion(models: ModelRegistry, raw: unknown, hints: RoutingHints): Outcome {
@@ -66,12 +91,15 @@ function prepareCompletion(models: ModelRegistry, raw: unknown, hints: RoutingHi
   if (!prompt.ok) return prompt;
   const logprobs = body.logprobs == null ? 0 : body.logprobs || -1;
   const maxTokens = body.max_tokens ?? undefined;
+  const grammar = readGrammar(model, body, undefined, false);
+  if (!grammar.ok) return grammar;
   return finish(model, body, prompt.value, {
     logprobs,
     maxTokens,
     maxField: 'max_tokens',
     promptField: 'prompt',
     hints,
+    grammar: grammar.value,
   });
 }
 
@@ -98,12 +126,46 @@ function readPrompt(model: ServedModel, prompt: CompletionBody['prompt']): Resul
   return done(Uint32Array.from(tokens));
 }
 
+/** What the answer must follow, from whichever field says so. */
+function readGrammar(
+  model: ServedModel,
+  body: Readonly<Record<string, unknown>>,
+  use: ToolUse | undefined,
+  thinks: boolean,
+): Result<string | undefined> {
+  const wish = readOutput(body);
+  if (!wish.ok) return wish;
+  const forced = use?.choice === 'required';
+  if (forced && wish.value !== undefined) {
+    return bad(`'${wish.value.field}' and a 'tool_choice' that calls cannot both be followed.`, wish.value.field);
+  }
+  const field = forced ? 'tool_choice' : (wish.value?.field ?? '');
+  const output: Output | undefined = forced
+    ? { kind: 'calls', tools: use.tools, parallel: use.parallel }
+    : wish.value?.output;
+  if (output === undefined) return done(undefined);
+  const { grammarFault } = model.vocabulary;
+  if (grammarFault === undefined)
+    return refused(gatewayError('GWY_UNSUPPORTED', [`'${field}' is not supported by this model.`], field));
+  try {
+    const grammar = grammarOf(output, thinks);
+    const fault = grammarFault(grammar);
+    return fault === '' ? done(grammar) : bad(`'${field}' cannot be followed: ${fault}.`, field);
+  } catch (error) {
+    if (!(error instanceof GrammarFault)) throw error;
+    const where = error.path === '' ? '' : ` at ${excerpt(error.path.replace(/^\./, ''))}`;
+    return bad(`'${field}'${where} ${error.message}.`, field);
+  }
+}
+
 interface Particulars {
   readonly logprobs: number;
   readonly maxTokens: number | undefined;
   readonly maxField: string;
   readonly promptField: string;
   readonly hints: RoutingHints;
+  readonly answer?: AnswerShape;
+  readonly grammar: string | undefined;
 }
 
 function finish(model: ServedModel, body: ChatBody | CompletionBody, prompt: Uint32Array, more: Particulars): Outcome {
@@ -141,6 +203,7 @@ function finish(model: ServedModel, body: ChatBody | CompletionBody, prompt: Uin
       repetitionPenalty: body.repetition_penalty ?? 1,
       logitBias,
       seed: body.seed == null ? undefined : foldSeed(body.seed),
+      ...(more.grammar === undefined ? {} : { grammar: more.grammar }),
     },
     maxTokens,
     minTokens,
@@ -150,6 +213,7 @@ function finish(model: ServedModel, body: ChatBody | CompletionBody, prompt: Uin
     cacheSalt,
     ...(Object.keys(wishes).length === 0 ? {} : { wishes }),
     ...(asked.value.dryRun ? { dryRun: true } : {}),
+    ...(more.answer !== undefined && Object.keys(more.answer).length > 0 ? { answer: more.answer } : {}),
   };
   return { ok: true, prepared };
 }

@@ -8,19 +8,17 @@ import type {
   TokenLogprob,
   Usage,
 } from '../actors/index.js';
+import type { Delta } from './answer/delta.js';
+import { type AnswerParser, answerParser } from './answer/parser.js';
 import { errorBody } from './errors.js';
 import type { Exchange } from './exchange.js';
 import type { GatewayMetrics } from './gateway-metrics.js';
 import type { ModelRegistry } from './models.js';
-import type { HubStream, StreamHub } from './stream-hub.js';
+import { isAscii, type SseContext, SseWriter } from './sse-writer.js';
 import { Chunks, logprobsJson } from './wire.js';
 
-export interface StreamContext {
-  readonly hub: StreamHub;
+export interface StreamContext extends SseContext {
   readonly models: ModelRegistry;
-  readonly metrics: GatewayMetrics;
-  /** Most bytes a client may leave unread. */
-  readonly unsentBytes: number;
 }
 
 interface ChoiceState {
@@ -29,9 +27,11 @@ interface ChoiceState {
   lastAt: number;
   /** Log probabilities of tokens whose text is still held back. */
   held: TokenLogprob[];
+  /** Undefined: all of the text is the answer. */
+  readonly parser: AnswerParser | undefined;
 }
 
-export class SseStream implements ClientStream, HubStream {
+export class SseStream implements ClientStream {
   readonly #exchange: Exchange;
   readonly #context: StreamContext;
   readonly #includeUsage: boolean;
@@ -40,51 +40,38 @@ export class SseStream implements ClientStream, HubStream {
   #choices: ChoiceState[] = [];
   #latency: ReturnType<GatewayMetrics['latency']> | undefined;
   #firstDone = false;
-  /** Events not yet given to the socket. */
-  #out = '';
-  /** `#out` is all ASCII: its characters are its bytes, and writing it costs half. */
-  #ascii = true;
+  readonly #writer: SseWriter;
   /** The parts around the text are. */
   #framesAreAscii = true;
-  #awake = false;
-  /** Headers and first events are out; `raw` holds nothing back. */
-  #flushed = false;
-  #finishing = false;
-  #quietTicks = 0;
 
   constructor(exchange: Exchange, context: StreamContext, includeUsage: boolean) {
     this.#exchange = exchange;
     this.#context = context;
     this.#includeUsage = includeUsage;
-    exchange.onEnd(() => context.hub.remove(this));
+    this.#writer = new SseWriter(exchange, context);
   }
 
   begin(id: string, prepared: Prepared): void {
     if (this.#exchange.ended || this.#chunks !== undefined) return;
-    const { raw, api, startedAt } = this.#exchange;
+    const { api } = this.#exchange;
     this.#exchange.begun(id, prepared);
     this.#prepared = prepared;
     this.#latency = this.#context.metrics.latency(api, prepared.model);
     const chunks = new Chunks(api, id, Math.floor(Date.now() / 1000), prepared, this.#includeUsage);
     this.#chunks = chunks;
     this.#framesAreAscii = isAscii(prepared.model);
-    this.#choices = Array.from({ length: prepared.n }, () => ({ sent: 0, lastAt: 0, held: [] }));
-    raw.writeHead(200, {
-      'content-type': 'text/event-stream; charset=utf-8',
-      'cache-control': 'no-cache, no-transform',
-      'x-accel-buffering': 'no',
-      'openai-processing-ms': String(Math.round(performance.now() - startedAt)),
-    });
-    this.#context.hub.add(this);
-    const roles = this.#choices.map((_, choice) => chunks.role(choice)).join('');
-    // Headers leave at once, with the first events where there are any.
-    if (roles === '') raw.flushHeaders();
-    else this.#write(roles);
+    this.#choices = Array.from({ length: prepared.n }, () => ({
+      sent: 0,
+      lastAt: 0,
+      held: [],
+      parser: prepared.answer && answerParser(prepared.answer),
+    }));
+    this.#writer.open(this.#choices.map((_, choice) => chunks.role(choice)).join(''), this.#framesAreAscii);
   }
 
   text(choice: number, text: string, _tokens: number, logprobs?: readonly TokenLogprob[]): void {
     const state = this.#choices[choice];
-    if (state === undefined || this.#chunks === undefined || this.#exchange.ended || this.#finishing) return;
+    if (state === undefined || this.#chunks === undefined || this.#writer.closed) return;
     const now = this.#context.hub.now();
     if (state.lastAt === 0) {
       if (!this.#firstDone) {
@@ -97,80 +84,50 @@ export class SseStream implements ClientStream, HubStream {
     if (logprobs !== undefined && logprobs.length > 0) state.held.push(...logprobs);
     // Bytes that are not yet a character make no event; their log probabilities wait for it.
     if (text === '') return;
-    if (state.held.length === 0) this.#write(this.#chunks.text(choice, text), isAscii(text));
+    if (state.parser !== undefined) {
+      for (const delta of state.parser.push(text)) this.#delta(choice, state, delta);
+    } else if (state.held.length === 0) this.#write(this.#chunks.text(choice, text), isAscii(text));
     else this.#write(this.#withLogprobs(choice, state, text), false);
     state.sent += text.length;
   }
 
   finish(choice: number, reason: FinishReason): void {
     const state = this.#choices[choice];
-    if (state === undefined || this.#chunks === undefined || this.#exchange.ended || this.#finishing) return;
+    if (state === undefined || this.#chunks === undefined || this.#writer.closed) return;
+    for (const delta of state.parser?.end() ?? []) this.#delta(choice, state, delta);
     const rest = state.held.length > 0 ? this.#withLogprobs(choice, state, '') : '';
-    this.#write(rest + this.#chunks.finish(choice, reason), rest === '');
+    const called = reason === 'stop' && (state.parser?.calls ?? 0) > 0;
+    this.#write(rest + this.#chunks.finish(choice, called ? 'tool_calls' : reason), rest === '');
   }
 
   end(usage: Usage, answer?: DryRunAnswer): void {
-    if (this.#chunks === undefined || this.#exchange.ended || this.#finishing) return;
+    if (this.#chunks === undefined || this.#writer.closed) return;
     if (answer !== undefined) this.#write(this.#chunks.dryRun(answer));
-    this.#write(`${this.#includeUsage ? this.#chunks.usage(usage) : ''}data: [DONE]\n\n`);
-    this.#finishing = true;
+    this.#writer.close(`${this.#includeUsage ? this.#chunks.usage(usage) : ''}data: [DONE]\n\n`, this.#framesAreAscii);
     this.#exchange.complete(usage);
   }
 
   fail(error: RequestError): void {
-    if (this.#exchange.ended || this.#finishing) return;
+    if (this.#writer.closed) return;
     if (this.#chunks === undefined) {
       this.#exchange.refuse(error);
       return;
     }
     // No [DONE]: a client must not take what it has for the whole answer.
-    this.#write(`data: ${errorBody(error)}\n\n`, false);
-    this.#finishing = true;
+    this.#writer.close(`data: ${errorBody(error)}\n\n`, false);
     this.#exchange.settle('failed', error.code ?? error.type);
   }
 
-  flush(): void {
-    this.#awake = false;
-    const { raw } = this.#exchange;
-    const out = this.#out;
-    const ascii = this.#ascii && this.#framesAreAscii;
-    this.#out = '';
-    this.#ascii = true;
-    if (raw.destroyed || raw.writableEnded) return;
-    if (this.#finishing) {
-      raw.end(out);
-      return;
-    }
-    if (out === '') return;
-    const { socket } = raw;
-    if (this.#flushed && raw.chunkedEncoding && socket !== null) {
-      // One string to the socket in the chunk framing that `raw` has announced: a third cheaper than `raw.write`, which hands
-      // four pieces over.
-      const bytes = ascii ? out.length : Buffer.byteLength(out);
-      socket.write(`${bytes.toString(16)}\r\n${out}\r\n`, ascii ? 'latin1' : 'utf8');
-    } else {
-      this.#flushed = true;
-      raw.write(out);
-    }
-    if (raw.writableLength > this.#context.unsentBytes) {
-      this.#context.metrics.slowReader();
-      this.#exchange.cut('slow_reader');
-    }
-  }
-
-  tick(): void {
-    if (++this.#quietTicks < 2) return;
-    this.#write(': keep-alive\n\n');
-  }
-
-  /** `ascii`: what varies in these events is. False is always right. */
+  /** `ascii`: what varies in these events is. */
   #write(events: string, ascii = true): void {
-    this.#quietTicks = 0;
-    this.#out += events;
-    if (!ascii) this.#ascii = false;
-    if (this.#awake) return;
-    this.#awake = true;
-    this.#context.hub.wake(this);
+    this.#writer.write(events, ascii && this.#framesAreAscii);
+  }
+
+  #delta(choice: number, state: ChoiceState, delta: Delta): void {
+    const chunks = this.#chunks as Chunks;
+    if (delta.kind === 'content' && state.held.length > 0)
+      this.#write(this.#withLogprobs(choice, state, delta.text), false);
+    else this.#write(chunks.delta(choice, delta), false);
   }
 
   #withLogprobs(choice: number, state: ChoiceState, text: string): string {
@@ -185,7 +142,3 @@ export class SseStream implements ClientStream, HubStream {
     return chunks.textWithLogprobs(choice, text, logprobs);
   }
 }
-
-// biome-ignore lint/suspicious/noControlCharactersInRegex: all of ASCII is meant.
-const asciiOnly = /^[\x00-\x7f]*$/;
-const isAscii = (text: string): boolean => asciiOnly.test(text);

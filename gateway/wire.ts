@@ -3,6 +3,7 @@
  * made once per choice.
  */
 import type { Api, DryRunAnswer, FinishReason, Prepared, TokenLogprob, Usage } from '../actors/index.js';
+import type { Delta } from './answer/delta.js';
 import type { PieceTable } from './detokenizer.js';
 
 const json = JSON.stringify;
@@ -37,6 +38,7 @@ interface ChunkParts {
 /** The events of one streamed response. `null` usage goes into every chunk when the client asked for usage. */
 export class Chunks {
   readonly #api: Api;
+  readonly #id: string;
   readonly #head: string;
   readonly #closing: string;
   readonly #parts: ChunkParts[];
@@ -44,6 +46,7 @@ export class Chunks {
   constructor(api: Api, id: string, created: number, prepared: Prepared, includeUsage: boolean) {
     const object = api === 'chat' ? 'chat.completion.chunk' : 'text_completion';
     this.#api = api;
+    this.#id = id;
     this.#head = `data: {"id":${json(responseId(api, id))},"object":"${object}","created":${created},"model":${json(prepared.model)},"choices":[`;
     this.#closing = includeUsage ? '],"usage":null}\n\n' : ']}\n\n';
     this.#parts = Array.from({ length: prepared.n }, (_, index) => this.#choice(index));
@@ -74,7 +77,26 @@ export class Chunks {
     return `${before}${json(text)}${brace},"logprobs":${logprobs},"finish_reason":null}${closing}`;
   }
 
-  finish(choice: number, reason: FinishReason): string {
+  /** A piece of an answer that says more than text: reasoning, or a call of a tool. */
+  delta(choice: number, delta: Delta): string {
+    if (delta.kind === 'content') return this.text(choice, delta.text);
+    return `${this.#head}{"index":${choice},"delta":${this.#deltaJson(choice, delta)},"logprobs":null,"finish_reason":null}${this.#closing}`;
+  }
+
+  #deltaJson(choice: number, delta: Delta): string {
+    switch (delta.kind) {
+      case 'call': {
+        const call = { index: delta.call, ...toolCall(this.#id, choice, delta.call, delta.name, '') };
+        return json({ tool_calls: [call] });
+      }
+      case 'arguments':
+        return json({ tool_calls: [{ index: delta.call, function: { arguments: delta.text } }] });
+      default:
+        return json({ [delta.kind === 'reasoning' ? 'reasoning_content' : 'content']: delta.text });
+    }
+  }
+
+  finish(choice: number, reason: WireFinish): string {
     const empty = this.#api === 'chat' ? '"delta":{}' : '"text":""';
     return `${this.#head}{"index":${choice},${empty},"logprobs":null,"finish_reason":"${reason}"}${this.#closing}`;
   }
@@ -88,10 +110,20 @@ export class Chunks {
   }
 }
 
+export type WireFinish = FinishReason | 'tool_calls';
+
+/** OpenAI's shape of a call. The same request names its calls the same, streamed or not. */
+export function toolCall(id: string, choice: number, call: number, name: string, text: string) {
+  return { id: `call_${id}_${choice}_${call}`, type: 'function', function: { name, arguments: text } };
+}
+
 interface ChoiceText {
   readonly text: string;
+  /** Undefined: the answer has none of its own. */
+  readonly reasoning?: string | undefined;
+  readonly calls?: readonly { readonly name: string; readonly arguments: string }[];
   readonly logprobs: string;
-  readonly finish: FinishReason | null;
+  readonly finish: WireFinish | null;
 }
 
 export function wholeResponse(
@@ -103,13 +135,25 @@ export function wholeResponse(
   usage: Usage,
   dryRun?: DryRunAnswer,
 ): string {
-  const body = choices.map(({ text, logprobs, finish }, index) => {
-    const content =
-      api === 'chat' ? `"message":{"role":"assistant","content":${json(text)},"refusal":null}` : `"text":${json(text)}`;
+  const body = choices.map((choice, index) => {
+    const { text, logprobs, finish } = choice;
+    const content = api === 'chat' ? `"message":${messageJson(id, index, choice)}` : `"text":${json(text)}`;
     return `{"index":${index},${content},"logprobs":${logprobs},"finish_reason":${json(finish)}}`;
   });
   const object = api === 'chat' ? 'chat.completion' : 'text_completion';
   return `{"id":${json(responseId(api, id))},"object":"${object}","created":${created},"model":${json(model)},"choices":[${body.join(',')}],"usage":${usageJson(usage)}${dryRun === undefined ? '' : `,"nvext":${nvextJson(dryRun)}`}}`;
+}
+
+function messageJson(id: string, choice: number, { text, reasoning, calls = [] }: ChoiceText): string {
+  return json({
+    role: 'assistant',
+    content: text === '' && calls.length > 0 ? null : text,
+    refusal: null,
+    ...(reasoning === undefined ? {} : { reasoning_content: reasoning }),
+    ...(calls.length === 0
+      ? {}
+      : { tool_calls: calls.map((call, index) => toolCall(id, choice, index, call.name, call.arguments)) }),
+  });
 }
 
 /** OpenAI's `logprobs` object for some tokens of a choice. `offset`: characters of the choice before them. */

@@ -25,6 +25,7 @@ export function openVocabulary({ model, path, device = 'cpu' }: VocabularyOption
     eosToken,
     endTokens: new Set(endTokens),
     tokenize: (text, { special, addBos }) => native.tokenize(Buffer.from(text, 'utf8'), special, addBos),
+    grammarFault: (gbnf) => native.grammarFault(gbnf),
     piece(token) {
       const known = pieces[token];
       if (known !== undefined) return known;

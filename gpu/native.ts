@@ -78,6 +78,7 @@ export interface NativeVocabulary {
   };
   tokenize(utf8: Uint8Array, special: boolean, addBos: boolean): Uint32Array;
   piece(token: number): Uint8Array;
+  grammarFault(gbnf: string): string;
 }
 
 export interface NativeLibrary {

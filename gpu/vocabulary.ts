@@ -14,4 +14,6 @@ export interface Vocabulary {
   tokenize(text: string, options: { special: boolean; addBos: boolean }): Uint32Array;
   /** The bytes a token stands for; control tokens stand for none. Not always valid UTF-8 by themselves. */
   piece(token: number): Uint8Array;
+  /** Why the engine cannot follow this grammar (GBNF), '' if it can. Absent: the model's engine follows none. */
+  grammarFault?(gbnf: string): string;
 }

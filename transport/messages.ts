@@ -29,6 +29,8 @@ export const Sampling = Type.Object({
   logitBias: Type.Array(Type.Tuple([Count, Type.Number({ minimum: -100, maximum: 100 })]), { maxItems: 1024 }),
   /** The draw is a function of (seed, position, choice): design 6.3. 53 bits, so that JSON carries it. */
   seed: Count,
+  /** What the text must follow, as GBNF; absent = any text. */
+  grammar: Type.Optional(Type.String({ maxLength: 65_536 })),
 });
 export type Sampling = Static<typeof Sampling>;
 

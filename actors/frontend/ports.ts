@@ -25,6 +25,15 @@ export interface Prepared {
   readonly wishes?: RouteWishes;
   /** Asks where it would be served, and is answered without a token. */
   readonly dryRun?: boolean;
+  /** What the text may say beside the answer: for whoever writes the answer, not for the frontend. Undefined: nothing. */
+  readonly answer?: AnswerShape;
+}
+
+export interface AnswerShape {
+  /** Names of tools that may be called; undefined: calls are text like any other. */
+  readonly tools?: readonly string[];
+  /** Whether the model reasons first; `open`: its template has opened the reasoning in the prompt. */
+  readonly reasoning?: 'may' | 'open';
 }
 
 /** What a client says of routing beside its body. */

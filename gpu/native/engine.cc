@@ -510,8 +510,7 @@ void Engine::begin_prompt(Job& job) {
     s.job = &job;
     s.index = job.request.choices[i].index;
     s.tokens = job.request.choices[i].generated;
-    s.history = std::make_unique<TokenHistory>(job.request.sampling, job.request.prompt);
-    for (int32_t token : s.tokens) s.history->add(token);
+    if (!follow(s)) return fail(job, Code::bad_request, job.why);
   }
   job.prompt_slot = take_slot(&job.sequences[0]);
   // At least one token is computed: its logits are what this is about.
@@ -737,16 +736,37 @@ void Engine::decode_call() {
   for (Job* job : broken) fail(*job, Code::decode_failed, job->why);
 }
 
+bool Engine::follow(Sequence& s) {
+  Job& job = *s.job;
+  s.history = std::make_unique<TokenHistory>(job.request.sampling, job.request.prompt);
+  for (int32_t token : s.tokens) s.history->add(token);
+  if (job.request.sampling.grammar.empty()) return true;
+  s.grammar = Grammar::parse(*model_, job.request.sampling.grammar, job.why);
+  if (!s.grammar) return false;
+  for (int32_t token : s.tokens) {
+    if (!s.grammar->allows(token)) {
+      job.why = "the generated tokens do not follow the grammar";
+      return false;
+    }
+    s.grammar->accept(token);
+  }
+  return true;
+}
+
 bool Engine::emit(Sequence& s, float* logits) {
   const Request& r = s.job->request;
   const auto position = static_cast<uint32_t>(s.tokens.size());
   const std::vector<int32_t>* masked = position < r.min_tokens ? &model_->end_tokens : nullptr;
-  const int32_t token = sampler_.sample(logits, r.sampling, *s.history, masked, position, s.index);
+  int32_t token = sampler_.sample(logits, r.sampling, *s.history, masked, position, s.index, s.grammar.get());
+  // A text that is complete must end, however many tokens were wanted.
+  if (token < 0 && s.grammar && masked)
+    token = sampler_.sample(logits, r.sampling, *s.history, nullptr, position, s.index, s.grammar.get());
   if (token < 0) {
     s.job->broken = true;
-    s.job->why = "the logits are not finite";
+    s.job->why = s.grammar ? "the grammar allows no token" : "the logits are not finite";
     return false;
   }
+  if (s.grammar) s.grammar->accept(token);
   uint32_t finish = kGoesOn;
   if (!r.ignore_eos && std::binary_search(model_->end_tokens.begin(), model_->end_tokens.end(), token)) finish = kStop;
   else if (position + 1 >= r.max_tokens || r.prompt.size() + position >= options_.sequence_tokens) finish = kLength;

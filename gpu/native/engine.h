@@ -18,6 +18,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "grammar.h"
 #include "kv_blob.h"
 #include "kv_pool.h"
 #include "model.h"
@@ -94,6 +95,7 @@ class Engine {
     uint32_t kv = 0;  // tokens in the KV
     std::vector<int32_t> tokens;  // generated so far
     std::unique_ptr<TokenHistory> history;
+    std::unique_ptr<Grammar> grammar;  // null = any text
   };
   struct Job {
     Kind kind;
@@ -182,6 +184,7 @@ class Engine {
   bool write_state(int slot, const uint8_t* blob, size_t bytes, uint32_t tokens, std::string& error);
   int take_slot(Sequence* sequence);
   void free_slot(int& slot);
+  bool follow(Sequence& sequence);  // takes up history and grammar; false: its tokens break the grammar
   bool emit(Sequence& sequence, float* logits);  // true = it goes on
   void end_sequence(Sequence& sequence);
   void retire(Job& job, bool keep_key);

@@ -184,6 +184,7 @@ Request to_request(const Napi::Value& value) {
     r.sampling.logit_bias.emplace_back(id >= 0 && id < 2147483648.0 ? static_cast<int32_t>(id) : -1,
                                        pair.Get(1u).ToNumber().FloatValue());
   }
+  if (s.Has("grammar")) r.sampling.grammar = text(s, "grammar");
   r.max_tokens = count32(o, "maxTokens");
   r.min_tokens = count32(o, "minTokens");
   r.ignore_eos = flag(o, "ignoreEos");

@@ -326,8 +326,10 @@ void Engine::take_over(uint32_t key, const std::shared_ptr<Reservation>& r) {
       continue;
     }
     if (fresh) s.tokens.push_back(f->token);
-    s.history = std::make_unique<TokenHistory>(job.request.sampling, job.request.prompt);
-    for (int32_t token : s.tokens) s.history->add(token);
+    if (!follow(s)) {
+      events_.committed.pop_back();
+      return fail(job, Code::bad_request, job.why);
+    }
     s.slot = take_slot(&s);
     s.kv = n;
     if (!write_state(s.slot, r->blob.get(), layout_.blob_bytes(n), n, error)) {

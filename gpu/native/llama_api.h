@@ -52,6 +52,10 @@ namespace dynact {
   X(llama_vocab_eos)            \
   X(llama_vocab_get_text)       \
   X(llama_vocab_get_add_bos)    \
+  X(llama_sampler_init_grammar) \
+  X(llama_sampler_apply)        \
+  X(llama_sampler_accept)       \
+  X(llama_sampler_free)         \
   X(llama_tokenize)             \
   X(llama_token_to_piece)
 

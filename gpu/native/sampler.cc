@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "argmax.h"
+#include "grammar.h"
 #include "lanes.h"
 #include "philox.h"
 
@@ -11,6 +12,8 @@ namespace dynact {
 namespace {
 
 constexpr float kGreedyBelow = 1e-5f;
+// The draw after a token that the grammar refused is another one than the first. There are at most 128 choices.
+constexpr uint32_t kSecondDraw = 256;
 // Tokens per partial sum when the draw is over the whole vocabulary.
 constexpr size_t kStripe = 512;
 
@@ -104,7 +107,7 @@ void Sampler::change(float* logits, int32_t id, float value) {
 }
 
 int32_t Sampler::sample(float* logits, const Sampling& s, const TokenHistory& history, const std::vector<int32_t>* masked,
-                        uint32_t position, uint32_t choice) {
+                        uint32_t position, uint32_t choice, Grammar* grammar) {
   changed_.clear();
   if (history.active_) {
     for (const auto& [id, count] : history.counts_) {
@@ -118,15 +121,24 @@ int32_t Sampler::sample(float* logits, const Sampling& s, const TokenHistory& hi
   if (masked)
     for (int32_t id : *masked) change(logits, id, -INFINITY);
 
-  int32_t best = argmax(logits, vocab_);
-  float max = logits[best];
-  int32_t token = best;
-  if (!std::isfinite(max)) token = -1;
-  else if (s.temperature >= kGreedyBelow && s.top_k != 1) token = draw(logits, max, s, uniform(s.seed, position, choice));
+  int32_t token = pick(logits, s, position, choice);
+  // Most tokens are allowed, and to ask for one is a thousandth of the cost of asking for all: so the first draw is over all tokens,
+  // and a second over those that are allowed if it fails. Together they draw from the allowed ones' own distribution.
+  if (grammar && token >= 0 && !grammar->allows(token)) {
+    for (int32_t id : grammar->banned()) change(logits, id, -INFINITY);
+    token = pick(logits, s, position, choice + kSecondDraw);
+  }
 
   // Backwards, because an id may have been changed more than once.
   for (size_t i = changed_.size(); i-- > 0;) logits[changed_[i].first] = changed_[i].second;
   return token;
+}
+
+int32_t Sampler::pick(const float* logits, const Sampling& s, uint32_t position, uint32_t stream) {
+  const int32_t best = argmax(logits, vocab_);
+  const float max = logits[best];
+  if (!std::isfinite(max)) return -1;
+  return s.temperature >= kGreedyBelow && s.top_k != 1 ? draw(logits, max, s, uniform(s.seed, position, stream)) : best;
 }
 
 void Sampler::top(const float* logits, size_t k) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -19,7 +20,10 @@ struct Sampling {
   float repetition_penalty = 1;
   std::vector<std::pair<int32_t, float>> logit_bias;
   uint64_t seed = 0;
+  std::string grammar;  // GBNF; empty = any text
 };
+
+class Grammar;
 
 // log probability of the token and of the likeliest alternatives, from the logits as the model gave them.
 struct Logprobs {
@@ -44,9 +48,10 @@ class Sampler {
  public:
   explicit Sampler(size_t vocab);
 
-  // `masked` tokens cannot be drawn (end tokens below min_tokens). Logits are put back as they were. -1: no finite logit.
+  // `masked` tokens cannot be drawn (end tokens below min_tokens), nor what `grammar` does not allow. Logits are put back as they
+  // were. -1: no finite logit, or no token is allowed.
   int32_t sample(float* logits, const Sampling& sampling, const TokenHistory& history, const std::vector<int32_t>* masked,
-                 uint32_t position, uint32_t choice);
+                 uint32_t position, uint32_t choice, Grammar* grammar = nullptr);
   // `alternatives` likeliest tokens, best first.
   Logprobs logprobs(const float* logits, int32_t token, uint32_t alternatives);
 
@@ -56,6 +61,7 @@ class Sampler {
     int32_t id;
   };
   void change(float* logits, int32_t id, float value);
+  int32_t pick(const float* logits, const Sampling& sampling, uint32_t position, uint32_t stream);
   void top(const float* logits, size_t k);  // into found_, best first
   void above(const float* logits, float threshold);  // into found_, by id
   int32_t draw(const float* logits, float max, const Sampling& sampling, double u);

@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "binding.h"
+#include "grammar.h"
 #include "model.h"
 
 namespace {
@@ -76,7 +77,7 @@ class Vocabulary final : public Napi::ObjectWrap<Vocabulary> {
   static Napi::Function define(Napi::Env env) {
     return DefineClass(env, "Vocabulary",
                        {InstanceAccessor<&Vocabulary::facts>("facts"), InstanceMethod<&Vocabulary::tokenize>("tokenize"),
-                        InstanceMethod<&Vocabulary::piece>("piece")});
+                        InstanceMethod<&Vocabulary::piece>("piece"), InstanceMethod<&Vocabulary::grammar_fault>("grammarFault")});
   }
 
   // new Vocabulary(path: string): reads the vocabulary only, tens of milliseconds.
@@ -149,6 +150,13 @@ class Vocabulary final : public Napi::ObjectWrap<Vocabulary> {
     auto out = Napi::Uint8Array::New(info.Env(), static_cast<size_t>(std::max(n, 0)));
     std::copy_n(bytes.data(), std::max(n, 0), reinterpret_cast<char*>(out.Data()));
     return out;
+  }
+
+  // grammarFault(gbnf: string): string, '' if the engine can follow it
+  Napi::Value grammar_fault(const Napi::CallbackInfo& info) {
+    std::string error;
+    dynact::Grammar::parse(*model_, info[0].ToString(), error);
+    return Napi::String::New(info.Env(), error);
   }
 
   std::shared_ptr<Model> model_;

@@ -61,7 +61,7 @@ describe('Validation', () => {
     ['model', null],
     ['user', 7],
     ['metadata', []],
-    ['tools', [{ type: 'function', function: { name: 'f' } }]],
+    ['tools', 5],
     ['tool_choice', 'required'],
     ['response_format', { type: 'json_object' }],
     ['response_format', 'text'],
@@ -157,8 +157,8 @@ describe('Validation', () => {
       [[{ role: 'user', content: [] }], 'messages[0].content'],
       [[{ role: 'user', content: [{ type: 'image_url', image_url: {} }] }], 'messages[0].content[0].type'],
       [[{ role: 'user', content: [{ type: 'text' }] }], 'messages[0].content[0].text'],
-      [[{ role: 'tool', content: 'a', tool_call_id: 'x' }], 'messages[0].role'],
-      [[user, { role: 'assistant', content: null, tool_calls: [{}] }], 'messages[1].tool_calls'],
+      [[{ role: 'tool', content: 'a' }], 'messages[0].tool_call_id'],
+      [[user, { role: 'assistant', content: null, tool_calls: [{}] }], 'messages[1].tool_calls[0]'],
     ];
     for (const [messages, param] of cases) refused(await chat({ messages }), param, param);
   });
