@@ -115,6 +115,8 @@ export interface EngineLoad {
   readonly usedKvBlocks: number;
   readonly cachedBlocks: number;
   readonly steps: number;
+  /** Grows while the engine computes, within a step too: standing still with work is being wedged, a long chunk is not. */
+  readonly progress: number;
   /** Exported blocks not yet released. */
   readonly exportedBlocks: number;
 }

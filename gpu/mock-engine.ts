@@ -30,6 +30,8 @@ const finishNone = 0 satisfies FinishCode;
 const finishLength = 2 satisfies FinishCode;
 /** An iteration that is late by more than this starts the schedule afresh instead of hurrying after it. */
 const catchUpMs = 50;
+/** What counts as progress within an iteration. */
+const sliceMs = 100;
 
 /** Options that cannot work are a RangeError here and nowhere later. */
 export function createMockEngine(options: MockEngineOptions): Engine {
@@ -64,6 +66,9 @@ class MockEngine implements Engine {
   #undoLease: (() => void) | undefined;
   /** When the iteration under way should end; -Infinity while idle, so that idle time is not made up for. */
   #due = Number.NEGATIVE_INFINITY;
+  /** How long the iteration under way takes, 0 between two; and those before it. */
+  #lasts = 0;
+  #lastedMs = 0;
 
   constructor(options: MockEngineOptions) {
     const settings = resolveOptions(options);
@@ -187,6 +192,7 @@ class MockEngine implements Engine {
       usedKvBlocks: this.#usedKv,
       cachedBlocks: this.#cache.size,
       steps: this.#steps,
+      progress: this.#steps + Math.floor(this.#computedMs() / sliceMs),
       exportedBlocks: this.#transfer.used(),
     };
   }
@@ -327,6 +333,7 @@ class MockEngine implements Engine {
     const now = this.#clock.now();
     const base = this.#due > now || now - this.#due > catchUpMs ? now : this.#due;
     this.#due = base + ms;
+    this.#lasts = ms;
     this.#undo = this.#clock.setTimer(Math.max(0, this.#due - now), () => {
       this.#undo = undefined;
       this.#finish(plan);
@@ -341,8 +348,16 @@ class MockEngine implements Engine {
     return ms / this.#settings.speedup;
   }
 
+  /** Of all iterations; of the one under way, what is over. */
+  #computedMs(): number {
+    const left = Math.max(0, this.#due - this.#clock.now());
+    return this.#lastedMs + Math.max(0, this.#lasts - left);
+  }
+
   #finish(plan: readonly (readonly [Job, number])[]): void {
     this.#steps += 1;
+    this.#lastedMs += this.#lasts;
+    this.#lasts = 0;
     const tokens: EngineToken[] = [];
     const progress: [number, number, number, number][] = [];
     const exported: { key: number; blocks: BlockRef[] }[] = [];

@@ -59,6 +59,7 @@ export interface NativeEngine {
     cachedBlocks: number;
     exportedBlocks: number;
     steps: number;
+    progress: number;
   };
   /** CPU time of the engine thread in ms: in all, inside llama_decode. */
   cpu(): readonly [number, number];

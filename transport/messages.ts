@@ -213,7 +213,7 @@ export const bodies = {
     kvBlocks: Count,
     usedKvBlocks: Count,
     cachedBlocks: Count,
-    /** Engine steps so far: stands still while work is queued = a wedged engine (design 8.1). */
+    /** Grows with each step of the engine, and within a long one: stands still while work is queued = a wedged engine (design 8.1). */
     steps: Count,
     rssBytes: Count,
     /** Requests it holds. */

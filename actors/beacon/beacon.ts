@@ -56,7 +56,7 @@ export function beaconActor(
           () => ({ type: 'Late' }),
         );
       } else if (message.type === 'Jobs') {
-        const { busySlots, waiting, usedKvBlocks, cachedBlocks, exportedBlocks, steps } = message.load;
+        const { busySlots, waiting, usedKvBlocks, cachedBlocks, exportedBlocks, progress } = message.load;
         const { jobs, granted, leaked } = message.facts;
         const unowned = jobs === 0 ? busySlots + waiting + exportedBlocks : 0;
         const { slots, kvBlocks } = limits;
@@ -75,7 +75,7 @@ export function beaconActor(
           kvBlocks,
           usedKvBlocks,
           cachedBlocks,
-          steps,
+          steps: progress,
           rssBytes: rssBytes(),
           jobs,
           // The two looks are not at one moment: what is unowned in two beats running is.

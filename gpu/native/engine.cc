@@ -76,7 +76,12 @@ bool Engine::open(std::string& error) {
   params.type_k = params.type_v = GGML_TYPE_F16;
   params.kv_unified = false;
   params.no_perf = true;
-  params.abort_callback = [](void* self) { return static_cast<Engine*>(self)->stopping_.load(std::memory_order_relaxed); };
+  // Asked before each operation of a decode call: a long one is seen to go on by it.
+  params.abort_callback = [](void* data) {
+    auto self = static_cast<Engine*>(data);
+    self->computed_.fetch_add(1, std::memory_order_relaxed);
+    return self->stopping_.load(std::memory_order_relaxed);
+  };
   params.abort_callback_data = this;
   context_ = api_.llama_init_from_model(model_->handle, params);
   if (!context_) {
@@ -299,7 +304,7 @@ void Engine::release(uint32_t key) {
 EngineLoad Engine::load() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return {options_.slots - free_slots_, waiting_,          used_blocks_.load(), static_cast<uint32_t>(cache_->blocks()),
-          exported_blocks_.load(),      steps_.load()};
+          exported_blocks_.load(),      steps_.load(), steps_.load() + computed_.load(std::memory_order_relaxed)};
 }
 
 // ---- the loop ----

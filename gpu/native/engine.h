@@ -48,6 +48,7 @@ struct EngineSink {
 struct EngineLoad {
   uint32_t busy_slots, waiting, used_blocks, cached_blocks, exported_blocks;
   uint64_t steps;
+  uint64_t progress;  // grows within a step too
 };
 
 // CPU time of the engine thread, ns.
@@ -249,7 +250,7 @@ class Engine {
   std::vector<int32_t*> batch_seq_ptr_;
   std::vector<int8_t> batch_out_;
   std::shared_ptr<HostArena> blobs_;  // states of whole sequences, on their way out or in
-  std::atomic<uint64_t> steps_{0}, cpu_total_{0}, cpu_decode_{0};
+  std::atomic<uint64_t> steps_{0}, computed_{0}, cpu_total_{0}, cpu_decode_{0};
   std::atomic<uint32_t> used_blocks_{0}, exported_blocks_{0};
 
   // Last: its destructor waits for callbacks that use everything above.

@@ -375,6 +375,7 @@ class EngineWrap final : public Napi::ObjectWrap<EngineWrap> {
     out.Set("cachedBlocks", l.cached_blocks);
     out.Set("exportedBlocks", l.exported_blocks);
     out.Set("steps", static_cast<double>(l.steps));
+    out.Set("progress", static_cast<double>(l.progress));
     return out;
   }
 

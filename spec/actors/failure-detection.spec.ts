@@ -165,6 +165,23 @@ describe('what is nobody’s fault', () => {
     expect((await fleet.facts()).migrations).to.equal(0);
   });
 
+  for (const prefill of [0, 1]) {
+    it(`an engine that computes one chunk for 8 s, with ${prefill} prefill workers: it goes on, which is all that is asked`, async () => {
+      // 2,500 tokens at a speed at which Dynamo's formula gives one chunk 8 s, and a decode step 0.8.
+      const fleet = createFleet({ prefill, decode: 2, engine: { speedup: 0.007 } });
+      const prompt = Uint32Array.from({ length: 2_500 }, (_, at) => 1 + (at % 200));
+      const { seen } = fleet.submit(prepared({ prompt, maxTokens: 3 }));
+      const asked = fleet.world.now();
+      await fleet.run(60_000, () => seen.texts.join('') !== '');
+      expect(fleet.world.now() - asked, 'the first token').to.be.above(7_500);
+      await fleet.run(60_000, () => seen.ends > 0);
+      expect(seen.error).to.equal(undefined);
+      expect(await inhibited(fleet)).to.deep.equal([]);
+      expect((await fleet.routerFacts()).inhibitions).to.equal(0);
+      expect((await fleet.facts()).migrations).to.equal(0);
+    });
+  }
+
   it('twenty bad prompts: no worker is kept out', async () => {
     const fleet = createFleet({ prefill: 1, decode: 2 });
     const bad = Array.from({ length: 20 }, () => fleet.submit(prepared({ maxTokens: 40_000 })).seen);

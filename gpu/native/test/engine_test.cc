@@ -209,6 +209,8 @@ void batching_equals_alone(uint64_t seed) {
   CHECK(!rig.held.empty() && rig.held.size() == rig.engine->load().cached_blocks);
   EngineLoad load = rig.engine->load();
   CHECK(load.busy_slots == 0 && load.waiting == 0 && load.used_blocks == 0);
+  // The library asked within each step whether to go on.
+  CHECK(load.steps > 0 && load.progress >= 2 * load.steps);
 }
 
 void several_choices_share_one_prompt() {
