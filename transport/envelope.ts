@@ -64,23 +64,18 @@ export function decodeEnvelope(bytes: Uint8Array, limit: number = payloadBytes):
 export function checkEnvelope(value: unknown): Decoded {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) return bad('NET_MALFORMED', 'not a map');
   const e = value as Record<string, unknown>;
-  const known = {
-    ...(typeof e.type === 'string' && { type: e.type.slice(0, 64) }),
-    ...(typeof e.from === 'string' && { from: e.from.slice(0, 128) }),
-    ...(typeof e.id === 'string' && { id: e.id.slice(0, 256) }),
-  };
-  if (e.v !== 1) return bad('NET_VERSION', `version ${String(e.v).slice(0, 16)}`, known);
+  if (e.v !== 1) return bad('NET_VERSION', `version ${String(e.v).slice(0, 16)}`, e);
   const wrong = wrongField(e);
-  if (wrong !== undefined) return bad('NET_MALFORMED', `field ${wrong}`, known);
+  if (wrong !== undefined) return bad('NET_MALFORMED', `field ${wrong}`, e);
   const check = checks.get(e.type as string);
-  if (!check) return bad('NET_UNKNOWN_TYPE', (e.type as string).slice(0, 64), known);
+  if (!check) return bad('NET_UNKNOWN_TYPE', (e.type as string).slice(0, 64), e);
   try {
     if (!check.Check(e.body)) {
       const [first] = check.Errors(e.body);
-      return bad('NET_MALFORMED', `body${first ? ` ${first.instancePath} ${first.message}` : ''}`, known);
+      return bad('NET_MALFORMED', `body${first ? ` ${first.instancePath} ${first.message}` : ''}`, e);
     }
   } catch (error) {
-    return bad('NET_MALFORMED', `body: ${text(error)}`, known);
+    return bad('NET_MALFORMED', `body: ${text(error)}`, e);
   }
   return { ok: true, envelope: value as Envelope };
 }
@@ -112,8 +107,17 @@ function isCount(value: unknown): boolean {
   return typeof value === 'number' && Number.isSafeInteger(value) && value >= 0;
 }
 
-function bad(code: Fault['code'], detail: string, known: Partial<Fault> = {}): Decoded {
-  return { ok: false, fault: { ...known, code, detail } };
+/** `of`: the map that is wrong, as far as there is one. */
+function bad(code: Fault['code'], detail: string, of: Readonly<Record<string, unknown>> = {}): Decoded {
+  const { type, from, id } = of;
+  const fault = {
+    ...(typeof type === 'string' && { type: type.slice(0, 64) }),
+    ...(typeof from === 'string' && { from: from.slice(0, 128) }),
+    ...(typeof id === 'string' && { id: id.slice(0, 256) }),
+    code,
+    detail,
+  };
+  return { ok: false, fault };
 }
 
 function text(error: unknown): string {

@@ -125,9 +125,8 @@ export function createPost(bus: Bus, options: OutboxOptions = {}): PostOffice {
       budgetMs: Math.min(budgetMaxMs, Math.max(0, head.budgetMs)),
       ts: bus.clock.wallTime(),
       body,
-      ...(head.trace !== undefined && { trace: head.trace }),
     };
-    return made as typeof made & Envelope;
+    return (head.trace === undefined ? made : { ...made, trace: head.trace }) as typeof made & Envelope;
   }
 
   function send(to: string, bytes: Uint8Array): boolean {
@@ -198,7 +197,6 @@ export function createPost(bus: Bus, options: OutboxOptions = {}): PostOffice {
 
 /** What the outbox needs to know of a command. */
 function parcel(subject: string, made: Envelope): Parcel {
-  const { body, ...rest } = made;
   const whole = encodeEnvelope(made);
   const base = {
     lane: `${made.from}>${made.to}`,
@@ -213,9 +211,10 @@ function parcel(subject: string, made: Envelope): Parcel {
       ...base,
       first: whole,
       chunks: [],
-      encode: (seq, budgetMs) => encodeCbor({ ...rest, seq, budgetMs, body }),
+      encode: (seq, budgetMs) => encodeCbor({ ...made, seq, budgetMs }),
     };
   }
+  const { body, ...rest } = made;
   const { chunks, manifest } = cut(made.id, encodeCbor(body));
   const encode = (seq: number, budgetMs: number) => encodeCbor({ ...rest, seq, budgetMs, chunks: manifest });
   return { ...base, first: encode(made.seq, made.budgetMs), chunks, encode };
