@@ -2,6 +2,7 @@
  * The node's broker: its own nats-server as a supervised child, or somebody else's. The node's connection lives here, with
  * the streams that everybody needs and the obituaries that only a node supervisor can write.
  */
+import { statfs } from 'node:fs/promises';
 import { constants } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -19,6 +20,7 @@ import {
   purgeMail,
   type StreamSettings,
   startNatsServer,
+  subjects,
 } from '../transport/index.js';
 import type { NatsLogin } from './boot.js';
 import type { ResolvedConfig } from './config-schema.js';
@@ -27,6 +29,7 @@ import { mintIncarnation } from './incarnation.js';
 import type { Role } from './ipc.js';
 import { watchNats } from './nats-probe.js';
 import type { Child, Running } from './otp/index.js';
+import { watchStores } from './store-watch.js';
 
 export interface Broker {
   /** The server as a child; undefined when it is somebody else's. */
@@ -49,6 +52,10 @@ const signalName = (number: number): string | number =>
 /** What waits to be said while the broker is away; heartbeats tell the same later, so the oldest may go. */
 const maxObituaries = 256;
 const restoreEveryMs = 1_000;
+/** A broker that has not stored a few bytes by then stores nothing. */
+const storeMs = 2_000;
+/** Larger than a page of a file: a full disk still takes what fits into one that is there. */
+const probe = new Uint8Array(8_192);
 /** A status that waits for a frozen broker would be of no use when it is needed most. */
 const countMs = 300;
 
@@ -141,6 +148,14 @@ function connection(config: ResolvedConfig, incarnation: string, log: Log) {
       if (waiting.length > maxObituaries) waiting.shift();
       flush();
     },
+    up: () => bus?.state === 'up',
+    /** A record onto the disk, where KV events are whatever the tape is; nobody follows those of a node. */
+    async store(): Promise<void> {
+      const { namespace } = config.node;
+      await bus?.store(subjects(namespace).kv(incarnation, 0), probe, mintIncarnation('store'), storeMs, {
+        rollup: true,
+      });
+    },
     async deadLetters(): Promise<number | null> {
       if (bus?.state !== 'up') return null;
       return Promise.race([countDead(bus).catch(() => null), sleep(countMs, null, { ref: false })]);
@@ -194,6 +209,8 @@ export function embeddedBroker(config: ResolvedConfig, binary: string, incarnati
     alive = true;
     const name = mintIncarnation('nats');
     let asked: 'no' | 'stop' | 'kill' = 'no';
+    /** It is killed for a reason of ours. */
+    let why = '';
     const kill = () => {
       try {
         if (alive) process.kill(life.pid, 'SIGKILL');
@@ -202,20 +219,32 @@ export function embeddedBroker(config: ResolvedConfig, binary: string, incarnati
       }
     };
     const unwatch = watchNats('127.0.0.1', life.port, config.nats.silentMs, () => {
-      lastExit = `silent for ${config.nats.silentMs} ms`;
+      why = `silent for ${config.nats.silentMs} ms`;
       log.warn('nats-server is silent; it is killed', { pid: life.pid });
       kill();
     });
+    const disk = join(config.node.stateDir, 'nats');
+    const unwatchStores = watchStores(
+      { store: wire.store, up: wire.up, freeBytes: async () => ((fs) => fs.bavail * fs.bsize)(await statfs(disk)) },
+      (free) =>
+        log.error('nats-server stores nothing: the disk is full', { disk, freeMiB: Math.floor(free / 2 ** 20) }),
+      () => {
+        why = 'it stored nothing';
+        log.warn('nats-server stores nothing, and there is space; it is killed', { pid: life.pid });
+        kill();
+      },
+    );
     const exit = life.exited.then(async ({ code, signal }): Promise<ExitReason> => {
       alive = false;
       unwatch();
+      unwatchStores();
       // The keeper's exit code is the server's, as a shell says it: 128 and the signal.
       const how = signal
         ? `signal ${signal}`
         : code !== null && code > 128
           ? `signal ${signalName(code - 128)}`
           : `exit code ${code}`;
-      lastExit = lastExit.startsWith('silent') ? `${how}: ${lastExit}` : how;
+      lastExit = why === '' ? how : `${how}: ${why}`;
       await life.stop(0);
       if (asked === 'stop') return { kind: 'shutdown' };
       if (asked === 'kill' || signal || (code ?? 0) > 128) return { kind: 'killed' };

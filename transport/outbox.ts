@@ -12,6 +12,7 @@
  */
 import type { Bus, Stop } from './bus.js';
 import { isNetError, NetError } from './errors.js';
+import { watchMute } from './mute.js';
 import { storedLately } from './stored-lately.js';
 
 export interface OutboxOptions {
@@ -53,6 +54,9 @@ export interface Outbox {
     readonly refused: number;
     readonly repeated: number;
   };
+  /** Connected, and what is sent gets no answer: the broker stores nothing. */
+  readonly mute: boolean;
+  onMute(listener: (mute: boolean) => void): Stop;
   /** Rejects what is left with NET_CLOSED. */
   close(): void;
 }
@@ -95,6 +99,7 @@ export function createOutbox(bus: Bus, options: OutboxOptions = {}): Outbox {
   const lanes = new Map<string, Lane>();
   const counters = { stored: 0, retried: 0, refused: 0, repeated: 0 };
   const lately = storedLately<Entry>();
+  const mute = watchMute(clock, () => bus.state === 'up');
   let messages = 0;
   let bytes = 0;
   let seq = 0;
@@ -181,6 +186,7 @@ export function createOutbox(bus: Bus, options: OutboxOptions = {}): Outbox {
     const left = entry.deadline - now;
     const patience = Math.min(attemptMs, left);
     lane.inFlight += 1;
+    mute.sent();
     const stored = parcel.chunks.map((chunk, n) => bus.store(parcel.subject, chunk, `${parcel.id}#${n}`, patience));
     const fresh = entry.seq === parcel.seq && now - entry.putAt < freshMs;
     const message = fresh ? parcel.first : parcel.encode(entry.seq, left);
@@ -195,6 +201,7 @@ export function createOutbox(bus: Bus, options: OutboxOptions = {}): Outbox {
 
   function settle(key: string, lane: Lane, entry: Entry, error?: unknown): void {
     lane.inFlight -= 1;
+    mute.settled(error === undefined || !isNetError(error) || !unanswered.has(error.code));
     if (closed) {
       finish(entry, error === undefined ? undefined : new NetError('NET_CLOSED', {}, error));
       return;
@@ -248,6 +255,7 @@ export function createOutbox(bus: Bus, options: OutboxOptions = {}): Outbox {
     if (closed) return;
     closed = true;
     stopListening();
+    mute.stop();
     sweeping?.();
     for (const lane of lanes.values()) {
       for (const entry of [...lane.failed, ...lane.waiting]) finish(entry, new NetError('NET_CLOSED'));
@@ -262,6 +270,10 @@ export function createOutbox(bus: Bus, options: OutboxOptions = {}): Outbox {
     get bytes() {
       return bytes;
     },
+    get mute() {
+      return mute.now;
+    },
+    onMute: mute.onChange,
     counters,
     nextSeq,
     close,
@@ -284,6 +296,7 @@ export function createOutbox(bus: Bus, options: OutboxOptions = {}): Outbox {
   };
 }
 
+const unanswered: ReadonlySet<string> = new Set(['NET_DOWN', 'NET_TIMEOUT', 'NET_CLOSED']);
 const sendAgain: ReadonlySet<string> = new Set(['NET_DOWN', 'NET_TIMEOUT', 'NET_NO_STREAM']);
 
 function late(entry: Entry, cause?: unknown): NetError {

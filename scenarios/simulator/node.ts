@@ -158,6 +158,7 @@ export function startNode(around: NodeSurroundings): Node {
         if (role === 'gateway') {
           life.gateway = await parts.startGatewayActors({
             bus: own.bus,
+            post: own.post,
             kernel: own.kernel,
             info,
             config,

@@ -29,6 +29,7 @@ import {
   type InstanceInfo,
   listenFrames,
   openJournal,
+  type PostOffice,
   watchInstances,
 } from '../../transport/index.js';
 import type { ResolvedConfig } from '../config-schema.js';
@@ -51,6 +52,8 @@ const maxRequests = 16_384;
 
 export interface GatewayParts {
   readonly bus: Bus;
+  /** What the kernel's actors send leaves through it. */
+  readonly post: Pick<PostOffice, 'outbox'>;
   readonly kernel: Kernel;
   readonly info: InstanceInfo;
   readonly config: Pick<ResolvedConfig, 'routing' | 'disagg' | 'deadlines' | 'nats' | 'tape'>;
@@ -83,7 +86,7 @@ export interface GatewayActors {
 }
 
 export async function startGatewayActors(parts: GatewayParts): Promise<GatewayActors> {
-  const { bus, kernel, info, config, blockTokens, ports, warn } = parts;
+  const { bus, post, kernel, info, config, blockTokens, ports, warn } = parts;
   const { incarnation } = info;
   let instances: readonly InstanceInfo[] = [];
   const loads = new Map<string, Body<'Load'>>();
@@ -202,7 +205,13 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
     if (kind === 'gone') kernel.tell(registry, { type: 'LeaseEnded', incarnation: other.incarnation });
     else kernel.tell(registry, { type: 'Seen', info: other });
   });
-  bus.onState((state) => void kernel.tell(frontend, { type: 'Broker', up: state === 'up' }));
+  // One that stores nothing is as good as none: nobody can be given work.
+  const broker = () => void kernel.tell(frontend, { type: 'Broker', up: bus.state === 'up' && !post.outbox.mute });
+  bus.onState(broker);
+  post.outbox.onMute((mute) => {
+    warn({}, mute ? 'the broker stores nothing: its disk may be full' : 'the broker stores again');
+    broker();
+  });
   await watch.ready;
   const settings = await followSettings(
     bus,

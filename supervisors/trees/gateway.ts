@@ -51,6 +51,7 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
   };
   const actors = await startGatewayActors({
     bus,
+    post: host.post,
     kernel,
     info,
     config,
