@@ -4,11 +4,12 @@
  */
 import { Decoder, Encoder } from 'cbor-x';
 import { Compile } from 'typebox/compile';
-import { isAddress } from './address.js';
+import { type Address, isAddress, parts } from './address.js';
 import type { NetCode } from './errors.js';
 import { budgetMaxMs, payloadBytes } from './limits.js';
 import { type Body, bodies, type MessageType } from './messages.js';
 import type { Envelope } from './post.js';
+import { speakerOf } from './speaker.js';
 
 const options = { useRecords: false, variableMapSize: true, tagUint8Array: false } as const;
 const encoder = new Encoder(options);
@@ -74,6 +75,9 @@ export function checkEnvelope(value: unknown): Decoded {
       const [first] = check.Errors(e.body);
       return bad('NET_MALFORMED', `body${first ? ` ${first.instancePath} ${first.message}` : ''}`, e);
     }
+    const speaker = speakerOf(e.type as MessageType, e.body);
+    if (speaker !== undefined && speaker !== parts(e.from as Address).incarnation)
+      return bad('NET_MALFORMED', `speaks for ${speaker}`, e);
   } catch (error) {
     return bad('NET_MALFORMED', `body: ${text(error)}`, e);
   }

@@ -41,6 +41,17 @@ function badFor(to: string, type: string, body: unknown): Record<string, Uint8Ar
     'type of another carrier': encodeCbor({ ...good, type: 'Resynced', body: { known: false, items: [] } }),
     'a request without a number': encodeCbor({ ...good, attempt: -1 }),
     'a step frame cut short': Uint8Array.of(0x83, 0x01),
+    'an order in the name of another gateway': encodeCbor({
+      ...good,
+      type: 'Ended',
+      body: { reply: { gateway: 'gateway-1-b', num: 1 } },
+    }),
+    'news in the name of another worker': encodeCbor({
+      ...good,
+      from: address('decode', 'decode-0-a', 'worker'),
+      type: 'Failed',
+      body: { num: 1, leg: 'prefill', worker: 'prefill-0-a', code: 'GPU_DECODE_FAILED', message: '' },
+    }),
   };
 }
 

@@ -2,6 +2,7 @@
 import { expect } from 'chai';
 import {
   type Address,
+  address,
   announce,
   type Body,
   type Bus,
@@ -291,7 +292,13 @@ for (const side of [memorySide(), natsSide()]) {
         gate.change();
       });
       const post = createPost(a);
-      await post.command(fresh('gateway', 'f'), to, 'Generate', { work, reply: { gateway: 'g', num: 1 } }, head());
+      await post.command(
+        address('gateway', 'g', 'f'),
+        to,
+        'Generate',
+        { work, reply: { gateway: 'g', num: 1 } },
+        head(),
+      );
       await gate.until(() => got.length === 1);
       expect(got[0]?.type).to.equal('Generate');
       expect(got[0]?.body).to.deep.equal({ work, reply: { gateway: 'g', num: 1 } });
@@ -402,7 +409,8 @@ for (const side of [memorySide(), natsSide()]) {
       await b.flush();
       const post = createPost(a);
       post.step(gateway.split('.')[1] as string, frame);
-      post.frame(worker, gateway, 'Progress', { num: 1, leg: 'decode', worker: 'w', done: 1, total: 2 }, head());
+      const progress = { num: 1, leg: 'decode', worker: frame.worker, done: 1, total: 2 } as const;
+      post.frame(worker, gateway, 'Progress', progress, head());
       const load = {
         incarnation: worker.split('.')[1] as string,
         slots: 1,
@@ -429,7 +437,7 @@ for (const side of [memorySide(), natsSide()]) {
 
     it('answers queries with a checked body, refuses what it does not know, and has a deadline', async () => {
       const worker = fresh();
-      const gateway = fresh('gateway', 'frontend');
+      const gateway = address('gateway', 'g', 'frontend');
       const post = createPost(a);
       const question = { reply: { gateway: 'g', num: 1 }, attempt: 1, positions: [[0, 3]] as [number, number][] };
       expect(await codeOf(post.query(gateway, worker, 'Resync', question, 'Resynced', 2_000))).to.equal(

@@ -5,9 +5,10 @@ import {
   createMemoryBroker,
   decodeCbor,
   ensureStreams,
-  type JobBoard,
+  type Head,
   type JobTaker,
   openJobBoard,
+  parts,
   subjects,
   takeJobs,
 } from '../../transport/index.js';
@@ -67,7 +68,14 @@ function natsSide(): Side {
   };
 }
 
-const job = (num: number) => ({ reply: { gateway: 'gw', num }, decode: 'd', round: 1 });
+/** A board, and the jobs of the decode worker that it is of, by number. */
+function boardOf(bus: Bus, pool: string) {
+  const self = fresh('decode');
+  const board = openJobBoard(bus, pool, self);
+  const { incarnation: decode } = parts(self);
+  const put = (num: number, of: Head) => board.put({ reply: { gateway: 'gw', num }, decode, round: 1 }, of);
+  return { ...board, put };
+}
 
 /** A taker, and what it has. */
 function taker(bus: Bus, pool: string, gate: Gate) {
@@ -87,7 +95,7 @@ for (const side of [memorySide(), natsSide()]) {
     let decode: Bus;
     let pools = 0;
     let pool = '';
-    let board: JobBoard;
+    let board: ReturnType<typeof boardOf>;
 
     before(async () => {
       await side.open();
@@ -99,7 +107,7 @@ for (const side of [memorySide(), natsSide()]) {
     });
     beforeEach(() => {
       pool = `pool-${++pools}`;
-      board = openJobBoard(decode, pool, fresh('decode'));
+      board = boardOf(decode, pool);
     });
     after(() => side.close());
 
@@ -109,7 +117,7 @@ for (const side of [memorySide(), natsSide()]) {
       const two = taker(other, pool, gate);
       one.want(2);
       two.want(1);
-      await Promise.all([1, 2, 3, 4, 5].map((num) => board.put(job(num), head())));
+      await Promise.all([1, 2, 3, 4, 5].map((num) => board.put(num, head())));
       await gate.until(() => one.got.length + two.got.length === 3);
       expect([...one.nums(), ...two.nums()].sort()).to.deep.equal([1, 2, 3]);
       expect(await board.backlog()).to.equal(2);
@@ -128,7 +136,7 @@ for (const side of [memorySide(), natsSide()]) {
       const gate = new Gate();
       const one = taker(prefill, pool, gate);
       one.want(1);
-      await board.put(job(7), head({ attempt: 3 }));
+      await board.put(7, head({ attempt: 3 }));
       await gate.until(() => one.got.length === 1);
       const two = taker(other, pool, gate);
       two.want(1);
@@ -144,8 +152,8 @@ for (const side of [memorySide(), natsSide()]) {
       const gate = new Gate();
       const one = taker(prefill, pool, gate);
       one.want(2);
-      await board.put(job(1), head({ budgetMs: 60_000 }));
-      await board.put(job(2), head({ budgetMs: 60_000 }));
+      await board.put(1, head({ budgetMs: 60_000 }));
+      await board.put(2, head({ budgetMs: 60_000 }));
       await gate.until(() => one.got.length === 2);
       const busy = one.ticketOf(0);
       const two = taker(other, pool, gate);
@@ -172,10 +180,10 @@ for (const side of [memorySide(), natsSide()]) {
         dead.push(decodeCbor(data));
         gate.change();
       });
-      await board.put(job(1), head({ budgetMs: 20 }));
+      await board.put(1, head({ budgetMs: 20 }));
       await node.store(s.job(pool), Uint8Array.of(0xff, 0x00), `${pool}-bad`, 3_000);
       await side.pass(100);
-      await board.put(job(2), head());
+      await board.put(2, head());
       const one = taker(prefill, pool, gate);
       one.want(3);
       await gate.until(() => one.got.length === 1 && dead.length === 1);
@@ -203,10 +211,10 @@ describe('The prefill queue and its broker', function () {
     const node = await broker.connect('node');
     const prefill = await broker.connect('prefill');
     const decode = await broker.connect('decode');
-    const board = openJobBoard(decode, 'p', fresh('decode'));
+    const board = boardOf(decode, 'p');
     let refused = '';
     for (let num = 1; refused === '' && num < 2_000; num++) {
-      const code = await codeOf(board.put(job(num), head({ req: 'r'.repeat(128) })));
+      const code = await codeOf(board.put(num, head({ req: 'r'.repeat(128) })));
       if (code !== 'resolved') refused = code;
     }
     expect(refused).to.equal('NET_STREAM_FULL');
@@ -224,7 +232,7 @@ describe('The prefill queue and its broker', function () {
     // What the crash took is not given back by anybody, and harms nobody.
     one.done(one.ticketOf(0));
     one.want(1);
-    await board.put(job(5_000), head());
+    await board.put(5_000, head());
     await gate.until(() => one.got.length === 2);
     expect(one.got[1]?.num).to.equal(5_000);
   });
