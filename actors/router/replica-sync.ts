@@ -162,9 +162,9 @@ function looked(sync: ReplicaSync, ctx: C): boolean {
   const through = sync.echoed >= voice.seq;
   const { ask, room } = peers.look(through);
   for (const origin of ask) voice.ask(origin);
-  if (voice.held > 0 || voice.waiting > 0) sync.lastWords = lastWords + 1;
-  // What is said while the broker is away is said to nobody.
-  else if (sync.lastWords > 0 && through) sync.lastWords--;
+  // What is said while the broker is away is said to nobody, also of a request that came and went between two looks.
+  if (voice.held > 0 || voice.waiting > 0 || !through) sync.lastWords = lastWords + 1;
+  else if (sync.lastWords > 0) sync.lastWords--;
   if (voice.dirty || sync.lastWords > 0) tell(sync, ctx);
   look(sync, ctx);
   answer(sync, ctx);

@@ -22,8 +22,8 @@ export interface Seen {
   heardAt: number;
 }
 
-/** One token, as text: what it says is checked, not how it reads. */
-export const detokenizer = (): Detokenizer => ({ push: (token) => `${token} `, end: () => '' });
+/** Each token is one UTF-16 unit: what a text says is checked, not how it reads. */
+export const detokenizer = (): Detokenizer => ({ push: (token) => String.fromCharCode(token), end: () => '' });
 
 const wordAt = (seed: number, index: number) =>
   512 + ((Math.imul(seed * 7919 + index + 1, 2_654_435_761) >>> 0) % 49_000);
@@ -115,12 +115,12 @@ export function ask(
       if (seen.ends > 0) watch.violated(`${name} got text after its end`);
       seen.longestPauseMs = Math.max(seen.longestPauseMs, watch.now() - seen.heardAt);
       seen.heardAt = watch.now();
-      for (const word of text.split(' ')) {
-        if (word === '') continue;
+      for (let unit = 0; unit < text.length; unit++) {
+        const token = text.charCodeAt(unit);
         const at = seen.tokens[choice] as number;
         const want = at < planned.maxTokens ? expected[choice]?.(at) : undefined;
-        if (Number(word) !== want) {
-          watch.violated(`${name} choice ${choice} token ${at} is ${word}, not ${want ?? 'anything'}`);
+        if (token !== want) {
+          watch.violated(`${name} choice ${choice} token ${at} is ${token}, not ${want ?? 'anything'}`);
         }
         seen.tokens[choice] = at + 1;
       }

@@ -141,7 +141,8 @@ export function drawSchedule(seed: number, options: DrawOptions = {}): Schedule 
       maxTokens: leaves ? whole(25_000, 30_000) : random() < 0.25 ? whole(16, 80) : whole(1, 16),
       n: random() < 0.15 ? 2 : 1,
       seed: whole(0, 1_000_000),
-      ...(leaves ? { leavesAfterMs: random() * 800 } : {}),
+      // Early as often as late: the first milliseconds have the most states to leave from.
+      ...(leaves ? { leavesAfterMs: 800 * 1_000 ** -random() } : {}),
     };
   });
   const faults = Array.from({ length: calm ? 0 : whole(0, options.faults ?? 6) }, (): Fault => {

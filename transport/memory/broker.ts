@@ -6,9 +6,9 @@
 import type { Bus } from '../bus.js';
 import { type Clock, realClock } from '../clock.js';
 import { defaultStreamSettings, planStreams } from '../streams.js';
-import { type StreamName, streamNames, subjects } from '../subjects.js';
+import { matches, type StreamName, streamNames, subjects } from '../subjects.js';
 import { type Bucket, createBucket } from './bucket.js';
-import { type Client, connectClient } from './client.js';
+import { type Client, connectClient, type Subscription } from './client.js';
 import { createWorkQueue, type WorkQueue } from './jobs.js';
 import { createStream, type Stream } from './stream.js';
 
@@ -58,7 +58,19 @@ export interface Hub {
   stream(name: StreamName): Stream;
   /** Which one stores a subject. */
   covering(subject: string): Stream | undefined;
+  /** Who hears a subject, in the order of connecting and subscribing. */
+  hearing(subject: string): readonly Hearer[];
+  /** Somebody subscribes, or does no longer. */
+  subscribed(): void;
 }
+
+export interface Hearer {
+  readonly client: Client;
+  readonly subscription: Subscription;
+}
+
+/** Subjects whose way is remembered; beyond, all are looked up anew. */
+const routesMost = 4_096;
 
 export function createMemoryBroker(options: MemoryBrokerOptions): MemoryBroker {
   const { namespace, clock = realClock } = options;
@@ -77,6 +89,8 @@ export function createMemoryBroker(options: MemoryBrokerOptions): MemoryBroker {
   let full = false;
   let named = 0;
   const severed = new Set<string>();
+  const stores = new Map<string, Stream | undefined>();
+  const hearers = new Map<string, Hearer[]>();
   const hub: Hub = {
     namespace,
     clients: new Set(),
@@ -86,10 +100,17 @@ export function createMemoryBroker(options: MemoryBrokerOptions): MemoryBroker {
     jobs: createWorkQueue(streams.get('JOBS') as Stream, clock),
     bucket: createBucket(clock, options.leaseMs ?? defaultStreamSettings.leaseMs),
     stream: (name) => streams.get(name) as Stream,
-    covering(subject) {
-      for (const stream of streams.values()) if (stream.covers(subject)) return stream;
-      return undefined;
-    },
+    covering: (subject) =>
+      remembered(stores, subject, () => [...streams.values()].find((stream) => stream.covers(subject))),
+    hearing: (subject) =>
+      remembered(hearers, subject, () =>
+        [...hub.clients].flatMap((client) =>
+          [...client.subscriptions]
+            .filter(({ filter }) => matches(filter, subject))
+            .map((subscription) => ({ client, subscription })),
+        ),
+      ),
+    subscribed: () => hearers.clear(),
   };
   const reachable = (client: Client) => running && !severed.has(client.name);
   /** What it finds when it looks is what counts: it may be up again. */
@@ -126,4 +147,12 @@ export function createMemoryBroker(options: MemoryBrokerOptions): MemoryBroker {
       full = is;
     },
   };
+}
+
+function remembered<T>(routes: Map<string, T>, subject: string, find: () => T): T {
+  if (routes.has(subject)) return routes.get(subject) as T;
+  if (routes.size >= routesMost) routes.clear();
+  const found = find();
+  routes.set(subject, found);
+  return found;
 }

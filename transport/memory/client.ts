@@ -6,8 +6,9 @@ import { payloadBytes } from '../limits.js';
 import { matches, type StreamName } from '../subjects.js';
 import type { Hop, Hub } from './broker.js';
 import type { Asker } from './jobs.js';
+import type { Stream } from './stream.js';
 
-interface Subscription {
+export interface Subscription {
   readonly filter: string;
   receive(data: Uint8Array, subject: string): void;
   answer?(data: Uint8Array, subject: string): Uint8Array | Promise<Uint8Array>;
@@ -16,7 +17,7 @@ interface Subscription {
 export interface Client {
   readonly name: string;
   readonly subscriptions: Set<Subscription>;
-  /** Wake its readers. */
+  /** Wake its readers and takers when it is connected again. */
   readonly nudges: Set<() => void>;
   turn(state: BusState): void;
   guard(call: () => void): void;
@@ -33,6 +34,7 @@ export function connectClient(hub: Hub, name: string, clock: Clock, begins: BusS
   const listeners = new Set<(state: BusState) => void>();
   /** Watches, which begin anew with each connection. */
   const reopened = new Set<() => void>();
+  const following = new Set<Stop>();
   const counters = { dropped: 0, handlerErrors: 0, reconnects: 0 };
   let state = begins;
 
@@ -92,7 +94,11 @@ export function connectClient(hub: Hub, name: string, clock: Clock, begins: BusS
 
   function add(subscription: Subscription): Stop {
     client.subscriptions.add(subscription);
-    return () => client.subscriptions.delete(subscription);
+    hub.subscribed();
+    return () => {
+      client.subscriptions.delete(subscription);
+      hub.subscribed();
+    };
   }
 
   function tooLarge(data: Uint8Array, what: string): NetError | undefined {
@@ -100,50 +106,50 @@ export function connectClient(hub: Hub, name: string, clock: Clock, begins: BusS
     return new NetError('NET_TOO_LARGE', { bytes: data.length, limit: payloadBytes, what });
   }
 
-  function wakeReaders(): void {
-    hub.jobs.pump();
-    for (const { nudges } of clients) for (const nudge of nudges) nudge();
+  /** At the broker. */
+  function stored(stream: Stream, subject: string, seq: number): void {
+    if (stream.name === 'JOBS') hub.jobs.pump();
+    for (const reader of stream.readers) reader(subject, seq);
   }
 
   /** At the broker. */
   function publish(subject: string, data: Uint8Array): void {
     const stream = hub.covering(subject);
-    if (stream && !hub.full() && typeof stream.append(subject, data) === 'number') wakeReaders();
-    for (const other of clients) {
-      for (const subscription of other.subscriptions) {
-        if (!matches(subscription.filter, subject)) continue;
-        other.hear('core', subject, () => {
-          if (hub.running() && other.subscriptions.has(subscription))
-            other.guard(() => subscription.receive(data, subject));
-        });
-      }
+    if (stream && !hub.full()) {
+      const seq = stream.append(subject, data);
+      if (typeof seq === 'number') stored(stream, subject, seq);
+    }
+    for (const { client: other, subscription } of hub.hearing(subject)) {
+      other.hear('core', subject, () => {
+        if (hub.running() && other.subscriptions.has(subscription))
+          other.guard(() => subscription.receive(data, subject));
+      });
     }
   }
 
   /** At the broker: the first that serves the subject answers. */
   function question(subject: string, data: Uint8Array, give: (bytes: Uint8Array) => void, nobody: () => void): void {
-    for (const other of clients) {
-      for (const { filter, answer } of other.subscriptions) {
-        if (!answer || !matches(filter, subject)) continue;
-        other.hear('request', subject, () => {
-          const answered = (bytes: Uint8Array) =>
-            hub.deliver({ kind: 'reply', client: other.name, to: 'broker', subject }, () => {
-              if (hub.running()) give(bytes);
-            });
-          other.guard(() => {
-            const result = answer(data, subject);
-            if (result instanceof Uint8Array) answered(result);
-            else {
-              result.then(answered, (error: unknown) =>
-                other.guard(() => {
-                  throw error;
-                }),
-              );
-            }
+    for (const { client: other, subscription } of hub.hearing(subject)) {
+      const { answer } = subscription;
+      if (!answer) continue;
+      other.hear('request', subject, () => {
+        const answered = (bytes: Uint8Array) =>
+          hub.deliver({ kind: 'reply', client: other.name, to: 'broker', subject }, () => {
+            if (hub.running()) give(bytes);
           });
+        other.guard(() => {
+          const result = answer(data, subject);
+          if (result instanceof Uint8Array) answered(result);
+          else {
+            result.then(answered, (error: unknown) =>
+              other.guard(() => {
+                throw error;
+              }),
+            );
+          }
         });
-        return;
-      }
+      });
+      return;
     }
     nobody();
   }
@@ -195,7 +201,7 @@ export function connectClient(hub: Hub, name: string, clock: Clock, begins: BusS
             : hub.full()
               ? new NetError('NET_STREAM_FULL', { what: stream.name })
               : stream.append(subject, data, msgId, options);
-          if (typeof result === 'number') wakeReaders();
+          if (stream && typeof result === 'number') stored(stream, subject, result);
           hear('ack', subject, () => {
             if (typeof result === 'number') resolve(result);
             else fail(result);
@@ -223,13 +229,22 @@ export function connectClient(hub: Hub, name: string, clock: Clock, begins: BusS
         nudge();
         beat = clock.setTimer(heartbeatMs, tick);
       };
-      client.nudges.add(nudge);
-      tick();
-      return () => {
+      const reader = (subject: string, seq: number): void => {
+        if (matches(filter, subject)) nudge();
+        else if (cursor === seq - 1) cursor = seq;
+      };
+      const stop = () => {
         stopped = true;
         beat();
+        stream.readers.delete(reader);
         client.nudges.delete(nudge);
+        following.delete(stop);
       };
+      stream.readers.add(reader);
+      client.nudges.add(nudge);
+      following.add(stop);
+      tick();
+      return stop;
     },
 
     latest: (streamName, filter) =>
@@ -365,6 +380,8 @@ export function connectClient(hub: Hub, name: string, clock: Clock, begins: BusS
     async close() {
       client.turn('closed');
       client.subscriptions.clear();
+      hub.subscribed();
+      for (const stop of following) stop();
       client.nudges.clear();
       reopened.clear();
       clients.delete(client);

@@ -13,6 +13,8 @@ export interface Stream {
   readonly name: StreamName;
   readonly lastSeq: number;
   readonly inMemory: boolean;
+  /** Told of each message that is stored. */
+  readonly readers: Set<(subject: string, seq: number) => void>;
   covers(subject: string): boolean;
   /** Its sequence number, also of a repeat within the duplicate window; or why it was not stored. */
   append(subject: string, data: Uint8Array, msgId?: string, options?: StoreOptions): number | NetError;
@@ -35,12 +37,17 @@ export function createStream(
   maxBytes: number,
   clock: Clock,
 ): Stream {
-  const messages: Kept[] = [];
+  let messages: Kept[] = [];
   const ids = new Map<string, { readonly seq: number; readonly at: number }>();
   let lastSeq = 0;
   let bytes = 0;
 
-  const shown = ({ storedAt, ...kept }: Kept): Stored => ({ ...kept, ageMs: clock.now() - storedAt });
+  const shown = ({ subject, seq, data, storedAt }: Kept): Stored => ({
+    subject,
+    seq,
+    data,
+    ageMs: clock.now() - storedAt,
+  });
 
   function shed(extra: number): void {
     const oldest = clock.now() - plan.maxAgeMs;
@@ -60,14 +67,14 @@ export function createStream(
   }
 
   function drop(which: (message: Kept) => boolean): void {
-    const kept = messages.filter((message) => !which(message));
-    messages.splice(0, messages.length, ...kept);
-    bytes = kept.reduce((sum, message) => sum + message.data.length, 0);
+    messages = messages.filter((message) => !which(message));
+    bytes = messages.reduce((sum, message) => sum + message.data.length, 0);
   }
 
   return {
     name,
     inMemory: plan.storage === 'memory',
+    readers: new Set(),
     get lastSeq() {
       return lastSeq;
     },
