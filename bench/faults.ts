@@ -5,6 +5,7 @@
 import type { Bench } from './bench.js';
 import { type Cell, cells, cellsNamed, quickCells, realCells } from './faults/cells.js';
 import { type PeerRun, recordedPeer, runPeer } from './faults/peer.js';
+import { openRecord } from './faults/record.js';
 import { type CellResult, runCell, type Setting, undisturbed } from './faults/run-cell.js';
 import { type Figure, figure, type Outcome } from './outcome.js';
 
@@ -12,9 +13,12 @@ export const faultsBench: Bench = {
   summary: 'what clients see when any part of a node is killed, frozen or broken, in every phase of their requests',
   help: `  --cells A,B         only these, e.g. decode.kill.decoding, or all that begin with decode.kill or decode
   --quick             only one of each kind
-  --real              the default model instead of the mock engine (cells: ${realCells.join(', ')})
+  --real              the default model instead of the mock engine (${realCells.length} cells)
+  --list              says which cells there are, those of --real marked, and runs none
   --streams N         concurrent streams (32; --real 8: as many as one worker has slots)
   --tokens N          tokens of each (200; --real 100)
+  --record FILE       appends what comes of each cell, and runs no cell that is in it: a matrix in parts
+  --minutes N         begins no cell after so many
   --log FILE          appends the logs of the nodes
   --dynamo SCRIPT     the peer live: a script that takes \`up DIR PORT SPEEDUP PREFILL DECODE MIGRATION\`, prints "PID role" lines and
                       returns when model mock is served, and takes \`down DIR\`; without it the peer's figures are recorded ones
@@ -25,11 +29,16 @@ export const faultsBench: Bench = {
     real: { type: 'boolean' },
     streams: { type: 'string' },
     tokens: { type: 'string' },
+    list: { type: 'boolean' },
+    record: { type: 'string' },
+    minutes: { type: 'string' },
     log: { type: 'string' },
     dynamo: { type: 'string' },
     'dynamo-dir': { type: 'string' },
   },
   async run(options, progress): Promise<Outcome> {
+    if (options.list === true)
+      return { figures: [], notes: cells.map(({ name }) => `${name}${realCells.includes(name) ? ' *' : ''}`) };
     const real = options.real === true;
     const setting: Setting = {
       engine: real ? 'real' : 'mock',
@@ -37,17 +46,23 @@ export const faultsBench: Bench = {
       tokens: Number(options.tokens ?? (real ? 100 : 200)),
       log: typeof options.log === 'string' ? options.log : undefined,
     };
-    const chosen = chosenCells(options, real);
+    const record = openRecord(typeof options.record === 'string' ? options.record : undefined, setting);
+    const known = new Set(record.before.map(({ cell }) => cell));
+    const all = chosenCells(options, real);
+    const chosen = all.filter(({ name }) => !known.has(name));
+    const until = performance.now() + Number(options.minutes ?? Number.POSITIVE_INFINITY) * 60_000;
     const baselines = await undisturbed(
       chosen.map(({ phase }) => phase),
       setting,
     );
-    const results: CellResult[] = [];
+    const results: CellResult[] = record.before.filter(({ cell }) => all.some(({ name }) => name === cell));
     const broken: string[] = [];
     for (const cell of chosen) {
+      if (performance.now() > until) break;
       try {
         const result = await runCell(cell, setting, baselines);
         results.push(result);
+        record.add(result);
         progress(rowOf(result).join('  '));
       } catch (error) {
         broken.push(`${cell.name} could not be run: ${error instanceof Error ? error.message : String(error)}`);
@@ -59,7 +74,7 @@ export const faultsBench: Bench = {
         ? await runPeer(options.dynamo, options['dynamo-dir'], setting.streams, progress)
         : recordedPeer;
     return {
-      figures: figures(chosen, results, broken, real),
+      figures: figures(all, results, broken, real),
       notes: [
         ...matrix(results, peers),
         ...broken,

@@ -101,8 +101,29 @@ export const quickCells: readonly string[] = [
   'node.kill.decoding',
 ];
 
-/** Cells that the real engine runs as well: it computes, so a pause is also the time of computing again. */
-export const realCells: readonly string[] = ['decode.kill.decoding', 'decode.stop.decoding', 'prefill.kill.prefilling'];
+/**
+ * Cells that the real engine runs as well: those in which it, or what it has computed, is at stake. It computes, so a pause is also the time
+ * of computing again, and none is judged.
+ */
+export const realCells: readonly string[] = [
+  'decode.kill.prefilling',
+  'decode.kill.transferring',
+  'decode.kill.decoding',
+  'decode.stop.decoding',
+  'decode.term.decoding',
+  'decode.wedge.decoding',
+  'decode-gpu.throw.decoding',
+  'prefill.kill.prefilling',
+  'prefill.kill.transferring',
+  'prefill.kill.decoding',
+  'prefill.stop.prefilling',
+  'prefill.term.prefilling',
+  'prefill.wedge.prefilling',
+  'nats.kill.prefilling',
+  'nats.kill.decoding',
+  'nats.stop.decoding',
+  'node.kill.decoding',
+];
 
 /** Throws a RangeError that names the nearest possibilities. `decode` or `decode.kill` stand for all cells that begin so. */
 export function cellsNamed(names: readonly string[]): readonly Cell[] {

@@ -116,6 +116,7 @@ function inPhase(phase: Phase, streams: readonly Stream[]): boolean {
 
 /** Runs every phase's requests on one undisturbed node. */
 export async function undisturbed(phases: readonly Phase[], setting: Setting): Promise<Baselines> {
+  if (phases.length === 0) return new Map();
   const node = await startFaultNode(nodeSettings('decoding', setting), setting.log);
   try {
     const { model } = await node.status();
