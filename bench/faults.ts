@@ -47,22 +47,21 @@ export const faultsBench: Bench = {
       log: typeof options.log === 'string' ? options.log : undefined,
     };
     const record = openRecord(typeof options.record === 'string' ? options.record : undefined, setting);
-    const known = new Set(record.before.map(({ cell }) => cell));
     const all = chosenCells(options, real);
-    const chosen = all.filter(({ name }) => !known.has(name));
+    const chosen = all.filter(({ name }) => record.results.every(({ cell }) => cell !== name));
     const until = performance.now() + Number(options.minutes ?? Number.POSITIVE_INFINITY) * 60_000;
-    const baselines = await undisturbed(
-      chosen.map(({ phase }) => phase),
-      setting,
-    );
-    const results: CellResult[] = record.before.filter(({ cell }) => all.some(({ name }) => name === cell));
+    const phases = chosen.map(({ phase }) => phase).filter((phase) => !record.baselines.has(phase));
+    const fresh = await undisturbed(phases, setting);
+    for (const [phase, baseline] of fresh) record.add({ phase, baseline });
+    const baselines = new Map([...record.baselines, ...fresh]);
+    const results: CellResult[] = record.results.filter(({ cell }) => all.some(({ name }) => name === cell));
     const broken: string[] = [];
     for (const cell of chosen) {
       if (performance.now() > until) break;
       try {
         const result = await runCell(cell, setting, baselines);
         results.push(result);
-        record.add(result);
+        record.add({ result });
         progress(rowOf(result).join('  '));
       } catch (error) {
         broken.push(`${cell.name} could not be run: ${error instanceof Error ? error.message : String(error)}`);

@@ -79,7 +79,8 @@ function nodeSettings(phase: Phase, { engine }: Setting): NodeSettings {
 /** The same for every run: half greedy, half sampled, each with its own seed. */
 function bodies(phase: Phase, model: string, { engine, streams, tokens }: Setting, warm = 0): object[] {
   return Array.from({ length: streams }, (_, index) => {
-    const words = engine === 'real' ? 40 + (phase === 'prefilling' ? 200 : 0) : promptWords[phase];
+    // Each is six tokens of the default model, whose context here has room for 1,024.
+    const words = engine === 'real' ? (phase === 'prefilling' ? 140 : 40) : promptWords[phase];
     // One token each for the mock engine; no two prompts begin alike, so no prefix cache makes a prefill short.
     const story = Array.from(
       { length: words },
