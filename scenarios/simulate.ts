@@ -116,7 +116,7 @@ async function keep(run: Run, schedule: Schedule): Promise<void> {
   });
   await mkdir(values.keep, { recursive: true });
   const file = join(values.keep, `seed-${schedule.seed}.json`);
-  await writeFile(file, `${JSON.stringify(short, null, 1)}\n`);
+  await writeFile(file, `${JSON.stringify(short, null, 2)}\n`);
   stderr.write(
     `\n${short.requests.length} requests and ${short.faults.length} faults are enough: npm run simulate -- --replay ${file}\n`,
   );

@@ -39,7 +39,7 @@ export function offers(api: WorkerApi, queue: PrefillQueue) {
     if (command.type !== 'Generate' || limits === undefined || peers.size === 0) return undefined;
     if (!wantsRemotePrefill(job.work.prompt.length, 0, 0, limits)) return undefined;
     job.phase = 'held';
-    job.offer = { round: 0, taken: 0, losses: 0, takeBy: job.toldAt + takeMs };
+    job.offer = { round: 0, taken: 0, lost: new Set(), takeBy: job.toldAt + takeMs };
     return { type: 'Reserve', request: api.requestOf(job) };
   }
 
@@ -139,6 +139,12 @@ export function offers(api: WorkerApi, queue: PrefillQueue) {
       if (!current || job.peer !== taker) release(reply, taker, message, ctx);
       return;
     }
+    // Whoever is ill has slots free and takes it again: no reason to wait for it again.
+    if (open.lost.has(taker)) {
+      release(reply, taker, message, ctx);
+      if (job.peer === undefined) compute(state, job, ctx);
+      return;
+    }
     if (job.peer !== undefined && job.peer !== taker) release(reply, job.peer, message, ctx);
     job.peer = taker;
     open.taken = round;
@@ -154,13 +160,14 @@ export function offers(api: WorkerApi, queue: PrefillQueue) {
 
   /** Nothing can be expected of a taker: the next one is asked for at once. */
   function lost(state: WorkerState, job: Job, ctx: WorkerCtx): void {
-    if (job.peer !== undefined) release(replyOf(job), job.peer, job, ctx);
+    const taker = job.peer;
+    if (taker !== undefined) release(replyOf(job), taker, job, ctx);
     job.peer = undefined;
     if (job.offer === undefined) return;
     job.offer.taken = 0;
-    job.offer.losses++;
+    if (taker !== undefined) job.offer.lost.add(taker);
     state.requeued++;
-    if (job.offer.losses >= mostLosses) {
+    if (job.offer.lost.size >= mostLosses) {
       const body = jobOf(job, job.offer.round);
       queue.bury(body, headOf(job, ctx.now()), `${mostLosses} prefill workers were lost on it`);
       api.fail(state, job, 'WRK_JOB_DEAD', '', ctx);

@@ -81,8 +81,8 @@ export interface Offer {
   round: number;
   /** Which of these was taken; 0: none yet. */
   taken: number;
-  /** Takers that were lost. */
-  losses: number;
+  /** Takers that were lost on it. */
+  readonly lost: Set<string>;
   /** If nobody has taken it by then, D computes it. */
   takeBy: number;
 }
