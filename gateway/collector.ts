@@ -13,6 +13,7 @@ import { gatewayError } from './errors.js';
 import type { Exchange } from './exchange.js';
 import type { GatewayMetrics } from './gateway-metrics.js';
 import type { StreamContext } from './sse-stream.js';
+import { writeWhole } from './whole-response.js';
 import { logprobsJson, wholeResponse } from './wire.js';
 
 interface ChoiceState {
@@ -41,7 +42,7 @@ export class Collector implements ClientStream {
     this.#exchange.begun(id, prepared);
     this.#id = id;
     this.#prepared = prepared;
-    this.#latency = this.#context.metrics.latency(this.#exchange.api, prepared.model);
+    this.#latency = this.#context.metrics.latency(this.#exchange.surface.name, prepared.model);
     this.#choices = Array.from({ length: prepared.n }, () => ({ text: '', lastAt: 0, finish: null, logprobs: [] }));
   }
 
@@ -72,7 +73,7 @@ export class Collector implements ClientStream {
       this.fail(gatewayError('GWY_INTERNAL'));
       return;
     }
-    const { api, raw, startedAt } = this.#exchange;
+    const { api } = this.#exchange.surface;
     const pieces = this.#context.models.lookup(prepared.model)?.pieces;
     const choices = this.#choices.map(({ text, finish, logprobs }) => ({
       ...readAnswer(text, finish, prepared.answer),
@@ -82,12 +83,7 @@ export class Collector implements ClientStream {
           : logprobsJson(api, pieces, logprobs, prepared.logprobs > 0, 0),
     }));
     const body = wholeResponse(api, this.#id, Math.floor(Date.now() / 1000), prepared.model, choices, usage, answer);
-    raw.writeHead(200, {
-      'content-type': 'application/json; charset=utf-8',
-      'content-length': Buffer.byteLength(body),
-      'openai-processing-ms': String(Math.round(performance.now() - startedAt)),
-    });
-    raw.end(body);
+    writeWhole(this.#exchange, body);
     this.#exchange.complete(usage);
   }
 

@@ -4,9 +4,10 @@
  */
 import type { ServerResponse } from 'node:http';
 import type { Logger } from 'pino';
-import type { Api, ClientStream, FrontendRequest, Prepared, RequestError, Usage } from '../actors/index.js';
-import { errorBody, errorHeaders } from './errors.js';
+import type { ClientStream, FrontendRequest, Prepared, RequestError, Usage } from '../actors/index.js';
+import { errorHeaders } from './errors.js';
 import type { GatewayMetrics } from './gateway-metrics.js';
+import type { Surface } from './surface.js';
 import type { RequestSpan } from './tracing.js';
 
 export type Outcome = 'complete' | 'failed' | 'cancelled' | 'refused';
@@ -23,7 +24,7 @@ export interface ExchangeContext {
 
 export class Exchange {
   readonly raw: ServerResponse;
-  readonly api: Api;
+  readonly surface: Surface;
   readonly label: string;
   readonly startedAt = performance.now();
   readonly #context: ExchangeContext;
@@ -38,9 +39,15 @@ export class Exchange {
   #onEnd: (() => void) | undefined;
   #answer: ClientStream | undefined;
 
-  constructor(raw: ServerResponse, api: Api, label: string, context: ExchangeContext, span: RequestSpan | undefined) {
+  constructor(
+    raw: ServerResponse,
+    surface: Surface,
+    label: string,
+    context: ExchangeContext,
+    span: RequestSpan | undefined,
+  ) {
     this.raw = raw;
-    this.api = api;
+    this.surface = surface;
     this.label = label;
     this.#context = context;
     this.#span = span;
@@ -99,7 +106,7 @@ export class Exchange {
   /** The answer to a request that has not begun: a real status. */
   refuse(error: RequestError): void {
     if (this.ended) return;
-    writeError(this.raw, error, performance.now() - this.startedAt);
+    writeError(this.raw, error, performance.now() - this.startedAt, this.surface.error(error, this.label));
     this.settle(error.status < 500 ? 'refused' : 'failed', error.code ?? error.type);
   }
 
@@ -119,7 +126,7 @@ export class Exchange {
     this.#tickets.clear();
     const totalMs = performance.now() - this.startedAt;
     const label = outcome === 'complete' ? '' : code;
-    metrics.closed(this.api, this.#model, outcome, label, totalMs / 1000);
+    metrics.closed(this.surface.name, this.#model, outcome, label, totalMs / 1000);
     const usage = this.#usage;
     if (usage !== undefined) {
       metrics.tokens(this.#model, usage.promptTokens, usage.cachedTokens, usage.completionTokens);
@@ -128,7 +135,7 @@ export class Exchange {
     const facts = {
       label: this.label,
       id: this.#id,
-      api: this.api,
+      api: this.surface.name,
       model: this.#model,
       status: outcome === 'cancelled' ? 499 : status,
       outcome,
@@ -146,10 +153,9 @@ export class Exchange {
 
 const round = (value: number) => Math.round(value * 100) / 100;
 
-/** An OpenAI error as the whole response. Does nothing when something was sent already. */
-export function writeError(raw: ServerResponse, error: RequestError, processingMs: number): void {
+/** An error as the whole response, `body` as the API that was asked says it. Does nothing when something was sent already. */
+export function writeError(raw: ServerResponse, error: RequestError, processingMs: number, body: string): void {
   if (raw.headersSent || raw.destroyed) return;
-  const body = errorBody(error);
   raw.writeHead(error.status, {
     'content-type': 'application/json; charset=utf-8',
     'content-length': Buffer.byteLength(body),

@@ -1,6 +1,6 @@
 /** What the gateway measures about itself. Seconds and bytes, as Prometheus wants them. */
 import { type IntervalHistogram, monitorEventLoopDelay } from 'node:perf_hooks';
-import type { Api, RequestSummary } from '../actors/index.js';
+import type { RequestSummary } from '../actors/index.js';
 import { Metrics, type Sample } from './metrics.js';
 
 const firstTokenBounds = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300];
@@ -25,14 +25,14 @@ export function createGatewayMetrics() {
 
   return {
     /** Per model and API, looked up once per request: these two are on the token path. */
-    latency: (api: Api, model: string) => ({
+    latency: (api: string, model: string) => ({
       first: first.with({ api, model }),
       between: between.with({ api, model }),
     }),
     opened(): void {
       inFlight++;
     },
-    closed(api: Api, model: string, outcome: string, code: string, seconds: number): void {
+    closed(api: string, model: string, outcome: string, code: string, seconds: number): void {
       inFlight--;
       requests.with({ api, model, outcome, code }).add(1);
       total.with({ api, model, outcome }).observe(seconds);

@@ -17,8 +17,10 @@ import { answerFault, answerParserFault, HttpFault } from './http-faults.js';
 import { parseBody } from './json.js';
 import { defaultLimits, type GatewayLimits } from './limits.js';
 import type { ModelRegistry } from './models.js';
+import { createPreprocessor } from './preprocessor.js';
 import { type BusyThresholdControl, busyThresholdRoutes } from './routes/busy-threshold.js';
 import { type GenerationContext, generationRoutes, requestLabel } from './routes/generation.js';
+import { messageRoutes } from './routes/messages.js';
 import { modelRoutes } from './routes/models.js';
 import { type GatewayStatus, operationRoutes } from './routes/operations.js';
 import { StreamHub } from './stream-hub.js';
@@ -59,7 +61,7 @@ export interface Gateway {
 }
 
 const routes: readonly (readonly [RegExp, string])[] = [
-  [/^\/v1\/(chat\/)?completions\/?$/, 'POST'],
+  [/^\/v1\/((chat\/)?completions|messages(\/count_tokens)?)\/?$/, 'POST'],
   [/^\/v1\/models(\/.*)?$/, 'GET, HEAD'],
   [/^\/(live|ready|health|metrics)\/?$/, 'GET, HEAD'],
   [/^\/busy_threshold\/?$/, 'GET, HEAD, POST'],
@@ -205,6 +207,8 @@ function createApp(server: Server, context: GenerationContext, options: GatewayO
   });
 
   generationRoutes(app, context);
+  const preprocessor = createPreprocessor(context.models, limits, (error) => log.error({ err: error }, 'not prepared'));
+  messageRoutes(app, context, preprocessor);
   modelRoutes(app, context.models);
   if (options.busyThresholds !== undefined) busyThresholdRoutes(app, context.models, options.busyThresholds);
   operationRoutes(app, {
@@ -219,7 +223,7 @@ function createApp(server: Server, context: GenerationContext, options: GatewayO
 const preflight = (methods: string) => ({
   'access-control-allow-methods': methods,
   'access-control-allow-headers':
-    'authorization, content-type, x-request-id, traceparent, openai-organization, openai-project, x-stainless-arch, x-stainless-lang, x-stainless-os, x-stainless-package-version, x-stainless-retry-count, x-stainless-runtime, x-stainless-runtime-version, x-stainless-timeout',
+    'authorization, content-type, x-request-id, anthropic-version, anthropic-beta, x-api-key, traceparent, openai-organization, openai-project, x-stainless-arch, x-stainless-lang, x-stainless-os, x-stainless-package-version, x-stainless-retry-count, x-stainless-runtime, x-stainless-runtime-version, x-stainless-timeout',
   'access-control-max-age': '600',
 });
 

@@ -7,6 +7,7 @@ import type { RequestError } from '../actors/index.js';
 import { errorBody, gatewayError } from './errors.js';
 import { writeError } from './exchange.js';
 import type { GatewayLimits } from './limits.js';
+import { surfaceOf } from './surface.js';
 
 /** Thrown by hooks and parsers; carries the answer. */
 export class HttpFault extends Error {
@@ -32,8 +33,9 @@ export function answerFault(
   const answer = asAnswer(error, context);
   context.refused(answer.status, answer.code ?? answer.type);
   reply.hijack();
-  if (request.raw.complete) writeError(reply.raw, answer, reply.elapsedTime);
-  else refuseUpload(request, reply.raw, answer);
+  const body = surfaceOf(request.url).error(answer, request.id);
+  if (request.raw.complete) writeError(reply.raw, answer, reply.elapsedTime, body);
+  else refuseUpload(request, reply.raw, answer, body);
 }
 
 function asAnswer(error: FastifyError | HttpFault | Error, context: FaultContext): RequestError {
@@ -56,9 +58,8 @@ const lingerMs = 1000;
  * would report the reset instead of the answer: so a bounded part of the rest is discarded first, and one that sends more
  * is held up for as long as a busy sender may take to look at what has come.
  */
-function refuseUpload(request: FastifyRequest, raw: ServerResponse, answer: RequestError): void {
+function refuseUpload(request: FastifyRequest, raw: ServerResponse, answer: RequestError, body: string): void {
   if (raw.headersSent || raw.destroyed) return;
-  const body = errorBody(answer);
   raw.writeHead(answer.status, {
     'content-type': 'application/json; charset=utf-8',
     'content-length': Buffer.byteLength(body),

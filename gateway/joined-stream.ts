@@ -30,7 +30,7 @@ export function joinStreams(target: ClientStream, count: number): ClientStream[]
         for (const step of held.splice(0)) step();
       },
       text: (choice, text, tokens, logprobs) => whenAllBegun(() => target.text(base + choice, text, tokens, logprobs)),
-      finish: (choice, reason) => whenAllBegun(() => target.finish(base + choice, reason)),
+      finish: (choice, reason, stop) => whenAllBegun(() => target.finish(base + choice, reason, stop)),
       end: (usage) =>
         whenAllBegun(() => {
           total = {
@@ -56,7 +56,7 @@ export function whenEnded(stream: ClientStream, ended: () => void): ClientStream
   return {
     begin: (id, prepared) => stream.begin(id, prepared),
     text: (choice, text, tokens, logprobs) => stream.text(choice, text, tokens, logprobs),
-    finish: (choice, reason) => stream.finish(choice, reason),
+    finish: (choice, reason, stop) => stream.finish(choice, reason, stop),
     end(usage, answer) {
       ended();
       stream.end(usage, answer);

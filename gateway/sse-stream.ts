@@ -53,10 +53,10 @@ export class SseStream implements ClientStream {
 
   begin(id: string, prepared: Prepared): void {
     if (this.#exchange.ended || this.#chunks !== undefined) return;
-    const { api } = this.#exchange;
+    const { api, name } = this.#exchange.surface;
     this.#exchange.begun(id, prepared);
     this.#prepared = prepared;
-    this.#latency = this.#context.metrics.latency(api, prepared.model);
+    this.#latency = this.#context.metrics.latency(name, prepared.model);
     const chunks = new Chunks(api, id, Math.floor(Date.now() / 1000), prepared, this.#includeUsage);
     this.#chunks = chunks;
     this.#framesAreAscii = isAscii(prepared.model);
@@ -131,7 +131,7 @@ export class SseStream implements ClientStream {
   }
 
   #withLogprobs(choice: number, state: ChoiceState, text: string): string {
-    const { api } = this.#exchange;
+    const { api } = this.#exchange.surface;
     const prepared = this.#prepared as Prepared;
     const pieces = this.#context.models.lookup(prepared.model)?.pieces;
     const held = state.held;

@@ -107,7 +107,8 @@ export interface ClientStream {
   begin(id: string, prepared: Prepared): void;
   /** New text of a choice; `tokens` it stands for (usage, logprobs). Text may be '' when bytes are held back. */
   text(choice: number, text: string, tokens: number, logprobs?: readonly TokenLogprob[]): void;
-  finish(choice: number, reason: FinishReason): void;
+  /** `stop`: the stop string that ended it; undefined: it ended by itself. */
+  finish(choice: number, reason: FinishReason, stop?: string): void;
   /** `answer`: of a dry run, which has no choices. */
   end(usage: Usage, answer?: DryRunAnswer): void;
   fail(error: RequestError): void;

@@ -3,8 +3,8 @@
  * a stop string is held back until it is clear.
  */
 export interface StopScanner {
-  /** Text that is safe to send, and whether a stop string was found right after it. */
-  push(text: string): { readonly text: string; readonly stopped: boolean };
+  /** Text that is safe to send, and the stop string that was found right after it. */
+  push(text: string): { readonly text: string; readonly stopped: string | undefined };
   /** The text ended by itself: what was held back. */
   end(): string;
 }
@@ -15,19 +15,24 @@ export function stopScanner(stops: readonly string[]): StopScanner {
     push(text) {
       held += text;
       let first = -1;
+      let stopped: string | undefined;
       for (const stop of stops) {
         const at = held.indexOf(stop);
-        if (at >= 0 && (first < 0 || at < first)) first = at;
+        // Of two that begin at one place the shorter one is complete first, however the text is cut.
+        const sooner = first < 0 || at < first || (at === first && stop.length < (stopped?.length ?? 0));
+        if (at < 0 || !sooner) continue;
+        first = at;
+        stopped = stop;
       }
-      if (first >= 0) {
+      if (stopped !== undefined) {
         const out = held.slice(0, first);
         held = '';
-        return { text: out, stopped: true };
+        return { text: out, stopped };
       }
       const keep = longestTail(held, stops);
       const out = held.slice(0, held.length - keep);
       held = held.slice(held.length - keep);
-      return { text: out, stopped: false };
+      return { text: out, stopped: undefined };
     },
     end() {
       const out = held;

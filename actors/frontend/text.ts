@@ -43,16 +43,17 @@ function say(
   logprobs: readonly TokenLogprob[] | undefined,
 ): void {
   let text = piece;
-  let stopped = false;
+  let stopped: string | undefined;
   if (choice.stop !== undefined) {
     const found = choice.stop.push(text);
     stopped = found.stopped;
-    text = finish !== finishCodes.none && !stopped ? found.text + choice.stop.end() : found.text;
+    text = finish !== finishCodes.none && stopped === undefined ? found.text + choice.stop.end() : found.text;
   }
   if (tokens > 0 || text !== '') r.stream.text(choice.index, text, tokens, logprobs);
-  if (stopped || finish !== finishCodes.none) {
+  if (stopped !== undefined || finish !== finishCodes.none) {
     choice.finished = true;
     choice.early = [];
-    r.stream.finish(choice.index, stopped || finish !== finishCodes.length ? 'stop' : 'length');
+    const reason = stopped !== undefined || finish !== finishCodes.length ? 'stop' : 'length';
+    r.stream.finish(choice.index, reason, stopped);
   }
 }

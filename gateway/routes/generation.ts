@@ -1,7 +1,7 @@
 /** POST /v1/chat/completions and /v1/completions. */
 import { randomUUID } from 'node:crypto';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
-import type { Api } from '../../actors/index.js';
+import type { ClientStream } from '../../actors/index.js';
 import { Collector } from '../collector.js';
 import { gatewayError } from '../errors.js';
 import { Exchange, type ExchangeContext } from '../exchange.js';
@@ -11,6 +11,7 @@ import type { GatewayLimits } from '../limits.js';
 import { shapeOf } from '../request-schema.js';
 import { headerHints } from '../routing-hints.js';
 import { SseStream, type StreamContext } from '../sse-stream.js';
+import { type Surface, surfaces } from '../surface.js';
 import { type Tracing, validTraceparent } from '../tracing.js';
 
 export interface GenerationContext extends ExchangeContext, StreamContext {
@@ -23,37 +24,57 @@ export interface GenerationContext extends ExchangeContext, StreamContext {
 }
 
 export function generationRoutes(app: FastifyInstance, context: GenerationContext): void {
-  app.post('/v1/chat/completions', (request, reply) => generate('chat', request, reply, context));
-  app.post('/v1/completions', (request, reply) => generate('completion', request, reply, context));
+  app.post('/v1/chat/completions', (request, reply) => generate(surfaces.chat, request, reply, context));
+  app.post('/v1/completions', (request, reply) => generate(surfaces.completion, request, reply, context));
 }
 
-function generate(api: Api, request: FastifyRequest, reply: FastifyReply, context: GenerationContext): void {
+function generate(surface: Surface, request: FastifyRequest, reply: FastifyReply, context: GenerationContext): void {
+  const asked = admit(request, context);
+  const shape = shapeOf(surface.api, asked, context.limits.choices);
+  if ('status' in shape) throw new HttpFault(shape);
+  const { bodies, stream, includeUsage } = shape;
+  answerWith(surface, request, reply, context, bodies, (exchange) =>
+    stream ? new SseStream(exchange, context, includeUsage) : new Collector(exchange, context),
+  );
+}
+
+/** The body of a request that may be served. Throws HttpFault. */
+export function admit(request: FastifyRequest, context: GenerationContext): unknown {
   if (request.body === undefined) {
     const typed = request.headers['content-type'] !== undefined;
     throw new HttpFault(gatewayError(typed ? 'GWY_BODY_EMPTY' : 'GWY_MEDIA_TYPE'));
   }
   if (context.refusing()) throw new HttpFault(gatewayError('GWY_STOPPING'));
-  const shape = shapeOf(api, request.body, context.limits.choices);
-  if ('status' in shape) throw new HttpFault(shape);
+  return request.body;
+}
+
+/** Submits each body, and answers with all of them together. Throws HttpFault before the response is taken over. */
+export function answerWith(
+  surface: Surface,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  context: GenerationContext,
+  bodies: readonly unknown[],
+  openAnswer: (exchange: Exchange) => ClientStream,
+): void {
   const hints = headerHints(request.headers);
   if (!hints.ok) throw new HttpFault(hints.error);
   reply.hijack();
   const parent = validTraceparent(request.headers.traceparent);
-  const span = context.tracing.start(`POST ${api}`, parent);
+  const span = context.tracing.start(`POST ${surface.name}`, parent);
   const trace = span?.traceparent ?? parent;
-  const exchange = new Exchange(reply.raw, api, request.id, context, span);
-  const answer = shape.stream ? new SseStream(exchange, context, shape.includeUsage) : new Collector(exchange, context);
+  const exchange = new Exchange(reply.raw, surface, request.id, context, span);
+  const answer = openAnswer(exchange);
   exchange.answeredBy(answer);
-  const count = shape.bodies.length;
-  const streams = count === 1 ? [answer] : joinStreams(answer, count);
-  for (const [index, body] of shape.bodies.entries()) {
+  const streams = bodies.length === 1 ? [answer] : joinStreams(answer, bodies.length);
+  for (const [index, body] of bodies.entries()) {
     const stream = streams[index];
     if (stream === undefined || exchange.ended) return;
     const ticket = context.nextTicket();
     exchange.ticket(ticket);
     const submitted = context.submit({
       type: 'Submit',
-      api,
+      api: surface.api,
       body,
       stream: whenEnded(stream, () => exchange.ticketDone(ticket)),
       ticket,

@@ -14,7 +14,10 @@ function scan(pieces: readonly string[], stops: readonly string[]): { text: stri
   for (const piece of pieces) {
     const { text, stopped } = scanner.push(piece);
     out += text;
-    if (stopped) return { text: out, stopped };
+    if (stopped !== undefined) {
+      expect(stops).to.include(stopped);
+      return { text: out, stopped: true };
+    }
   }
   return { text: out + scanner.end(), stopped: false };
 }
@@ -49,8 +52,8 @@ describe('stop strings', () => {
 
   it('hold back no more than what may still become a stop string', () => {
     const scanner = stopScanner(['END']);
-    expect(scanner.push('fine E')).to.deep.equal({ text: 'fine ', stopped: false });
-    expect(scanner.push('N')).to.deep.equal({ text: '', stopped: false });
-    expect(scanner.push('d')).to.deep.equal({ text: 'ENd', stopped: false });
+    expect(scanner.push('fine E')).to.deep.equal({ text: 'fine ', stopped: undefined });
+    expect(scanner.push('N')).to.deep.equal({ text: '', stopped: undefined });
+    expect(scanner.push('d')).to.deep.equal({ text: 'ENd', stopped: undefined });
   });
 });
