@@ -1,6 +1,7 @@
 /** What routing by cached prefix and disaggregation gain, and what a decision costs. Parts, each of which stands alone. */
 import type { Bench } from './bench.js';
 import type { Figure } from './outcome.js';
+import { burstPart } from './routing/burst.js';
 import { conversationsPart } from './routing/conversations.js';
 import { overheadPart } from './routing/overhead.js';
 import { spreadPart } from './routing/spread.js';
@@ -40,6 +41,7 @@ const parts: Readonly<Record<string, Part>> = {
       note: 'hot prefix and one client: 4 prefill workers, virtual time',
     };
   },
+  burst: (_settings, progress) => burstPart(3, progress),
   overhead: () =>
     Promise.resolve({
       figures: overheadPart(),
