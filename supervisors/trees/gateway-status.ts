@@ -130,7 +130,13 @@ function queueSamples({ router }: GatewayView) {
 }
 
 function inhibitedSamples({ router }: GatewayView) {
-  return (router?.inhibited ?? []).map(({ incarnation, prefill, reason }) => ({
+  const out: { incarnation: string; prefill?: string | undefined; reason: string }[] = [...(router?.inhibited ?? [])];
+  // Who is suspect stays out for longer than a time out: until it answers.
+  for (const each of router?.suspects ?? []) {
+    if (!out.some(({ incarnation, prefill }) => prefill === undefined && incarnation === each.incarnation))
+      out.push(each);
+  }
+  return out.map(({ incarnation, prefill, reason }) => ({
     kind: 'gauge' as const,
     name: 'dynact_router_inhibited',
     help: 'Workers, or pairs if prefill is set, that get no requests at the moment.',
