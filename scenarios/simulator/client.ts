@@ -57,6 +57,12 @@ function prepared(planned: PlannedRequest, index: number): Prepared {
     logprobs: 0,
     stop: [],
     cacheSalt: '',
+    wishes: {
+      ...(planned.session !== undefined && { session: `conversation-${planned.session}` }),
+      ...(planned.class !== undefined && { class: planned.class }),
+      ...(planned.priority !== undefined && { priority: planned.priority }),
+      ...(planned.strictPriority !== undefined && { strictPriority: planned.strictPriority }),
+    },
   };
 }
 

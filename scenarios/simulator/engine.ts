@@ -6,6 +6,8 @@ export interface WatchedEngine {
   readonly engine: Engine;
   /** Whole prompt blocks in its prefix cache, by hash. */
   readonly cached: ReadonlySet<bigint>;
+  /** When a block left it; Infinity: it is there, -Infinity: it never was. */
+  leftAt(hash: bigint): number;
   /** It takes no further step, while its process lives. */
   wedge(): void;
   readonly wedged: boolean;
@@ -36,6 +38,11 @@ export function openEngine(machine: Machine, { slots, cacheBlocks }: EngineSize)
     },
   });
   const cached = new Set<bigint>();
+  const left = new Map<bigint, number>();
+  const leaves = (hash: bigint) => {
+    cached.delete(hash);
+    left.set(hash, machine.clock.now());
+  };
   /** A wedged thread leaves its commands on the ring, and what it holds stays held. */
   const ring = <T>(command: () => T, instead: T): T => {
     if (!wedged) return command();
@@ -45,6 +52,7 @@ export function openEngine(machine: Machine, { slots, cacheBlocks }: EngineSize)
   let unread = 0;
   return {
     cached,
+    leftAt: (hash) => (cached.has(hash) ? Number.POSITIVE_INFINITY : (left.get(hash) ?? Number.NEGATIVE_INFINITY)),
     get wedged() {
       return wedged;
     },
@@ -59,8 +67,8 @@ export function openEngine(machine: Machine, { slots, cacheBlocks }: EngineSize)
         engine.start({
           step(step) {
             for (const change of step.cache ?? []) {
-              if (change.op === 'cleared') cached.clear();
-              else for (const hash of change.hashes) change.op === 'stored' ? cached.add(hash) : cached.delete(hash);
+              if (change.op === 'cleared') for (const hash of cached) leaves(hash);
+              else for (const hash of change.hashes) change.op === 'stored' ? cached.add(hash) : leaves(hash);
             }
             sink.step(step);
           },

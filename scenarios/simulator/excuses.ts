@@ -30,8 +30,20 @@ const ofWorkers: ReadonlySet<string> = new Set([
 const attempts = 4;
 const illness = anyOf('crash', 'freeze', 'wedge', 'partition', 'slow', 'drain', 'broker-crash', 'broker-restart');
 
+/** What a schedule itself allows a request to end with. */
+const allowed: Readonly<Record<string, (schedule: Schedule) => boolean>> = {
+  queue_timeout: ({ queueMs }) => queueMs !== undefined,
+  no_worker: ({ queueMs }) => queueMs !== undefined,
+  total_timeout: ({ totalMs }) => totalMs !== undefined,
+  class_full: ({ classes }) => classes === true,
+  // One lost acknowledgement is a broker that says nothing, for a while.
+  broker_down: ({ rates }) => rates.drop > 0,
+};
+
 /** Undefined: it is excused. */
-export function inexcusable(code: string, { faults }: Schedule): string | undefined {
+export function inexcusable(code: string, schedule: Schedule): string | undefined {
+  const { faults } = schedule;
+  if (allowed[code]?.(schedule) === true) return undefined;
   const kinds = excuses[code];
   if (kinds !== undefined && faults.some(({ kind }) => kinds.has(kind))) return undefined;
   if (ofWorkers.has(code) && faults.filter(({ kind }) => illness.has(kind)).length >= attempts) return undefined;

@@ -3,6 +3,7 @@
  * thaws; it can be killed, and then nothing in it ever runs again.
  */
 import {
+  type Behaviour,
   createKernel,
   idSource,
   type Kernel,
@@ -22,6 +23,8 @@ export interface MachineSurroundings {
   readonly turns: { schedule(actor: Runnable): void; forget(actor: Runnable): void };
   /** Bugs that were planted, for specs of the simulator. */
   readonly mutate: Mutation;
+  /** Sees actors' states, and what reaches them. */
+  watch<M, S>(machine: string, behaviour: Behaviour<M, S>): Behaviour<M, S>;
   log(level: keyof Log, actor: string, message: string, fields: Record<string, unknown> | undefined): void;
 }
 
@@ -118,7 +121,10 @@ export function createMachine(around: MachineSurroundings, name: string, seed: n
     get counters() {
       return bare.counters;
     },
-    spawn: (behaviour, address) => bare.spawn(around.mutate.behaviour?.(behaviour) ?? behaviour, address),
+    spawn(behaviour, address) {
+      const watched = around.watch(name, behaviour);
+      return bare.spawn(around.mutate.behaviour?.(watched) ?? watched, address);
+    },
   };
 
   return {

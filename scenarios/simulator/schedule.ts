@@ -42,7 +42,15 @@ export interface PlannedRequest {
   readonly seed: number;
   /** The client leaves this long after it asked; undefined: it waits for the end. */
   readonly leavesAfterMs?: number;
+  /** Which conversation it belongs to, where routers keep those together. */
+  readonly session?: number;
+  /** What it says to the queue. */
+  readonly class?: (typeof classNames)[number];
+  readonly priority?: number;
+  readonly strictPriority?: number;
 }
+
+export const classNames = ['chat', 'batch'] as const;
 
 export interface Schedule {
   readonly version: 1;
@@ -54,6 +62,12 @@ export interface Schedule {
   readonly flow: 'prefill-first' | 'decode-first';
   /** Who computes a prompt, as `disagg.policy`. */
   readonly policy: 'always' | 'isl_or_load';
+  /** Routers keep sessions where they were; the queue has a class each for `classNames`. */
+  readonly sessions?: boolean;
+  readonly classes?: boolean;
+  /** What a request may take in the queue, and in all; undefined: as usual, which is longer than any run. */
+  readonly queueMs?: number;
+  readonly totalMs?: number;
   readonly rates: Rates;
   readonly requests: readonly PlannedRequest[];
   readonly faults: readonly Fault[];
@@ -102,6 +116,11 @@ export function drawSchedule(seed: number, options: DrawOptions = {}): Schedule 
   const rates: Rates = lossy ? { drop: rate(), duplicate: rate(), reorder: rate(), delay: rate() } : quiet;
   const flow = random() < 0.35 ? 'decode-first' : 'prefill-first';
   const policy = random() < 0.7 ? 'always' : 'isl_or_load';
+  const slots = whole(2, 6);
+  const sessions = random() < 0.3;
+  const classes = random() < 0.3;
+  const queueMs = random() < 0.1 ? whole(200, 2_000) : undefined;
+  const totalMs = random() < 0.1 ? whole(500, 5_000) : undefined;
   const names = (role: string, count: number) => Array.from({ length: count }, (_, index) => `${role}-${index}`);
   const workers = [...names('prefill', prefill), ...names('decode', decode)];
   const processes = [...workers, ...names('gateway', gateways)];
@@ -139,10 +158,14 @@ export function drawSchedule(seed: number, options: DrawOptions = {}): Schedule 
       ownTokens: whole(1, 150),
       // Whoever leaves would have had to wait for long: what goes on without him shows.
       maxTokens: leaves ? whole(25_000, 30_000) : random() < 0.25 ? whole(16, 80) : whole(1, 16),
-      n: random() < 0.15 ? 2 : 1,
+      n: random() < 0.15 ? whole(2, Math.min(3, slots)) : 1,
       seed: whole(0, 1_000_000),
       // Early as often as late: the first milliseconds have the most states to leave from.
       ...(leaves ? { leavesAfterMs: 800 * 1_000 ** -random() } : {}),
+      ...(sessions && random() < 0.7 ? { session: whole(0, 5) } : {}),
+      ...(classes && random() < 0.8 ? { class: among(classNames) } : {}),
+      ...(random() < 0.1 ? { priority: whole(-2, 5) } : {}),
+      ...(random() < 0.05 ? { strictPriority: whole(1, 3) } : {}),
     };
   });
   const faults = Array.from({ length: calm ? 0 : whole(0, options.faults ?? 6) }, (): Fault => {
@@ -157,9 +180,13 @@ export function drawSchedule(seed: number, options: DrawOptions = {}): Schedule 
     gateways,
     prefill,
     decode,
-    slots: whole(2, 6),
+    slots,
     flow,
     policy,
+    ...(sessions && { sessions }),
+    ...(classes && { classes }),
+    ...(queueMs !== undefined && { queueMs }),
+    ...(totalMs !== undefined && { totalMs }),
     rates,
     requests: requests.sort(byTime),
     faults: faults.sort(byTime),
@@ -179,6 +206,10 @@ const Shape = Compile(
     slots: Whole(1, 256),
     flow: Type.Enum(['prefill-first', 'decode-first']),
     policy: Type.Enum(['always', 'isl_or_load']),
+    sessions: Type.Optional(Type.Boolean()),
+    classes: Type.Optional(Type.Boolean()),
+    queueMs: Type.Optional(Whole(1, 3_600_000)),
+    totalMs: Type.Optional(Whole(1, 3_600_000)),
     rates: Type.Object({ drop: Rate, duplicate: Rate, reorder: Rate, delay: Rate }),
     requests: Type.Array(
       Type.Object({
@@ -191,6 +222,10 @@ const Shape = Compile(
         n: Whole(1, 16),
         seed: Whole(0, 2 ** 53 - 1),
         leavesAfterMs: Type.Optional(Time),
+        session: Type.Optional(Whole(0, 100_000)),
+        class: Type.Optional(Type.Enum([...classNames])),
+        priority: Type.Optional(Type.Number({ minimum: -1_000, maximum: 1_000 })),
+        strictPriority: Type.Optional(Whole(0, 1_000)),
       }),
       { maxItems: 100_000 },
     ),

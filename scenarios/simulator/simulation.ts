@@ -9,6 +9,7 @@ import { createMemoryBroker } from '../../transport/index.js';
 import { ask, detokenizer, type Seen } from './client.js';
 import { inexcusable } from './excuses.js';
 import { faults } from './faults.js';
+import { createInvariants } from './invariants.js';
 import { createMachine, type Machine } from './machine.js';
 import type { Mutation } from './mutation.js';
 import { createNetwork } from './network.js';
@@ -79,6 +80,14 @@ export async function simulate(schedule: Schedule, options: SimulationOptions): 
     clock: { now: timeline.now, wallTime: timeline.now, setTimer: timeline.after },
     deliver: network.deliver,
   });
+  const undisturbed = schedule.faults.length === 0 && Object.values(schedule.rates).every((rate) => rate === 0);
+  const invariants = createInvariants({
+    now: timeline.now,
+    node: () => node,
+    waiting: (of) => seen.filter((client) => client.outcome === 'waiting' && clients.get(client)?.life === of),
+    staleMs: undisturbed ? promptlyMs : quietMs,
+    slots: schedule.slots,
+  });
   let births = 0;
   const node: Node = startNode({
     parts,
@@ -98,6 +107,7 @@ export async function simulate(schedule: Schedule, options: SimulationOptions): 
           broker,
           turns,
           mutate: mutation,
+          watch: invariants.watch,
           log: (level, actor, message, fields) => {
             // Two gateways may give out one slot: the worker refuses one of them.
             if (message === 'attempt lost' && !isFull(String(fields?.code))) lost++;
@@ -156,17 +166,20 @@ export async function simulate(schedule: Schedule, options: SimulationOptions): 
     });
   }
 
+  let nextLook = 0;
   /** Until `when`, or something is violated. Promises get their turns between two events. */
   async function runUntil(when: number, done: () => boolean = () => false): Promise<void> {
     while (timeline.next() <= when && violations.length === 0 && !done()) {
+      if (timeline.next() >= nextLook) {
+        nextLook = timeline.next() + lookMs;
+        for (const wrong of invariants.look()) violated(wrong);
+      }
       timeline.step();
       turns.drain(turnLimit);
       for (let turn = 0; turn < microtasks; turn++) await undefined;
       turns.drain(turnLimit);
     }
   }
-
-  const undisturbed = schedule.faults.length === 0 && Object.values(schedule.rates).every((rate) => rate === 0);
 
   /**
    * Where nothing was lost, whatever a request held is free again at once. Otherwise whoever holds something for another lets go of it by
@@ -244,12 +257,37 @@ export async function simulate(schedule: Schedule, options: SimulationOptions): 
   };
 }
 
-/** Prompts here are short: thresholds that divide them, not all on one side. */
-const settings = (config: ResolvedConfig, { flow, policy }: Schedule): ResolvedConfig => ({
-  ...config,
-  disagg: { ...config.disagg, flow, policy, maxLocalTokens: 100, maxLocalPrefillLength: 100 },
-});
+/**
+ * Prompts here are short: thresholds that divide them, not all on one side. What a router assumes of a cache, and a session, ends within the
+ * run.
+ */
+function settings(config: ResolvedConfig, schedule: Schedule): ResolvedConfig {
+  const { flow, policy, sessions, classes, queueMs, totalMs } = schedule;
+  return {
+    ...config,
+    disagg: { ...config.disagg, flow, policy, maxLocalTokens: 100, maxLocalPrefillLength: 100 },
+    routing: {
+      ...config.routing,
+      assumeMs: 1_000,
+      ...(sessions === true && { sessionTtlMs: 1_000 }),
+      ...(classes === true && { classes: queueClasses }),
+    },
+    deadlines: {
+      ...config.deadlines,
+      ...(queueMs !== undefined && { queueMs }),
+      ...(totalMs !== undefined && { totalMs }),
+    },
+  };
+}
 
+const queueClasses: ResolvedConfig['routing']['classes'] = [
+  { name: 'chat', family: 'chat', policy: 'fcfs', quantum: 2 },
+  { name: 'batch', family: 'batch', policy: 'wspt', quantum: 1, requestsPerWorker: 4 },
+  { name: 'other', policy: 'lcfs', quantum: 1 },
+];
+
+/** Between two looks at what must hold all the time. */
+const lookMs = 200;
 /** After the last process is up, until all have heard of each other. */
 const settleMs = 1_000;
 /** Kept tokens and leases end by themselves within this. */
