@@ -12,7 +12,15 @@ export {
 export { isNetError, type NetCode, NetError, netErrors } from './errors.js';
 export { type FrameHandlers, type FrameListener, listenFrames } from './frames.js';
 export { type JobBoard, type JobTaker, openJobBoard, takeJobs } from './jobs.js';
-export { type Journal, type JournalEnd, type JournalEntry, type LastRecord, openJournal } from './journal.js';
+export {
+  decodeJournal,
+  type Journal,
+  type JournalEnd,
+  type JournalEntry,
+  type JournalRecord,
+  type LastRecord,
+  openJournal,
+} from './journal.js';
 export type { KvFault, KvOp, KvTier } from './kv-events.js';
 export { followKv, type KvFollowed, type KvFollower, type KvRankState, type KvSink } from './kv-follower.js';
 export { type KvPublisher, type KvPublisherOptions, openKvPublisher } from './kv-publisher.js';
@@ -41,17 +49,11 @@ export {
   type Work,
 } from './messages.js';
 export { connectNats, type NatsBus, type NatsOptions } from './nats/bus.js';
+export { type Credentials, readCredentials } from './nats/credentials.js';
 export { countDead, type EnsureOptions, ensureStreams, purgeMail } from './nats/ensure.js';
 export type { Role } from './nats/permissions.js';
 export { identify, isAlive, type ProcessIdentity } from './nats/process-identity.js';
-export {
-  type Credentials,
-  holdNatsServer,
-  type NatsServer,
-  type NatsServerOptions,
-  readCredentials,
-  startNatsServer,
-} from './nats/server.js';
+export { holdNatsServer, type NatsServer, type NatsServerOptions, startNatsServer } from './nats/server.js';
 export type { Outbox, OutboxOptions } from './outbox.js';
 export {
   createPost,
@@ -73,4 +75,4 @@ export {
 export { dropSetting, putSetting, watchSettings } from './settings.js';
 export { decodeStep, encodeStep, isStepFrame } from './step-frame.js';
 export type { StreamSettings, Tape } from './streams.js';
-export { type FrameKind, matches, type StreamName, type Subjects, subjects } from './subjects.js';
+export { type FrameKind, matches, type StreamName, type Subjects, streamNames, subjects } from './subjects.js';

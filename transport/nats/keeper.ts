@@ -6,7 +6,10 @@
  * The process's line of /proc/<pid>/stat ($4) is its identity: pid and start time. The watchers are processes of their own, so that they do
  * their work even if the keeper is killed.
  */
-export const keeperScript = `
+import { type ChildProcess, spawn } from 'node:child_process';
+import type { Files } from './server-folder.js';
+
+const keeperScript = `
 binary=$1 config=$2 holders=$3 stat=$4 log=$5 grace=$6
 exec 4<&0 3<"$holders" </dev/null
 "$binary" -c "$config" >>"$log" 2>&1 3<&- 4<&- &
@@ -38,3 +41,23 @@ code=$?
 kill "$unheld" "$unowned" 2>/dev/null
 exit "$code"
 `;
+
+/** Starts the keeper and with it the server. */
+export function spawnKeeper(binary: string, files: Files, folder: string, orphanDeadlineMs: number): ChildProcess {
+  const seconds = Math.ceil(orphanDeadlineMs / 1000);
+  // Its own session: Ctrl-C in the terminal is the supervisor's to handle, children still need the broker while they drain.
+  const keeper = spawn(
+    '/bin/sh',
+    ['-c', keeperScript, 'nats-keeper', binary, files.config, files.holders, files.pid, files.log, String(seconds)],
+    {
+      cwd: folder,
+      detached: true,
+      stdio: ['pipe', 'ignore', 'ignore'],
+      env: { PATH: process.env.PATH ?? '/usr/bin:/bin' },
+    },
+  );
+  keeper.stdin?.on('error', () => {});
+  keeper.unref();
+  (keeper.stdin as unknown as { unref?(): void } | null)?.unref?.();
+  return keeper;
+}
