@@ -20,7 +20,7 @@ no client is told something wrong, late or twice, and that nothing is left behin
 
   --seeds N       how many schedules to run                        (default 1000)
   --from N        the first seed                                   (default 1)
-  --requests N    requests of each schedule                        (default 40)
+  --requests N    requests of each schedule                        (default 100)
   --faults N      most faults of each schedule                     (default 6)
   --replay FILE   run the schedule in this file and print what happens
   --keep FOLDER   where the short schedule of a failure goes       (default ./simulated)
@@ -33,7 +33,7 @@ const { values } = parseArgs({
   options: {
     seeds: { type: 'string', default: '1000' },
     from: { type: 'string', default: '1' },
-    requests: { type: 'string', default: '40' },
+    requests: { type: 'string', default: '100' },
     faults: { type: 'string', default: '6' },
     replay: { type: 'string' },
     keep: { type: 'string', default: './simulated' },

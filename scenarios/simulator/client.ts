@@ -30,9 +30,10 @@ const wordAt = (seed: number, index: number) =>
 
 /** Deterministic: the shared tokens of its group, then tokens of its own. */
 export function promptOf({ group, sharedTokens, ownTokens }: PlannedRequest, index: number): Uint32Array {
-  return Uint32Array.from({ length: sharedTokens + ownTokens }, (_, at) =>
-    at < sharedTokens ? wordAt(group + 1, at) : wordAt(1_000 + index, at),
-  );
+  const prompt = new Uint32Array(sharedTokens + ownTokens);
+  for (let at = 0; at < prompt.length; at++)
+    prompt[at] = at < sharedTokens ? wordAt(group + 1, at) : wordAt(1_000 + index, at);
+  return prompt;
 }
 
 function prepared(planned: PlannedRequest, index: number): Prepared {

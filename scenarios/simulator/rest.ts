@@ -27,10 +27,29 @@ export async function leftovers(node: Node, wait: Wait): Promise<string[]> {
 }
 
 /** What routers believe that is not so. */
-export async function untruths(node: Node, schedule: Schedule, wait: Wait): Promise<string[]> {
+export async function untruths(node: Node, prompts: readonly Prompt[], wait: Wait): Promise<string[]> {
   const faults: string[] = [];
-  for (const life of node.lives.values()) faults.push(...(await untrue(life, node, schedule, wait)));
+  for (const life of node.lives.values()) faults.push(...(await untrue(life, node, prompts, wait)));
   return faults;
+}
+
+/** What routers are asked about. */
+export interface Prompt {
+  readonly index: number;
+  readonly tokens: number;
+  readonly hashes: BigUint64Array;
+}
+
+/** Those that differ in their whole blocks: routers know nothing else of a prompt. */
+export function promptsOf({ requests }: Schedule): readonly Prompt[] {
+  const prompts = new Map<bigint, Prompt>();
+  for (const [index, planned] of requests.entries()) {
+    const prompt = promptOf(planned, index);
+    const hashes = sequenceHashes(prompt, blockTokens, '');
+    const last = hashes.at(-1);
+    if (last !== undefined) prompts.set(last, { index, tokens: prompt.length, hashes });
+  }
+  return [...prompts.values()];
 }
 
 function held({ engine, gateway }: Life, facts: Record<string, unknown>): Record<string, unknown> {
@@ -44,14 +63,17 @@ function held({ engine, gateway }: Life, facts: Record<string, unknown>): Record
 }
 
 /** A dry run tells what a router believes; nobody may be booked with work, or credited with blocks it does not have. */
-async function untrue({ gateway, machine }: Life, node: Node, schedule: Schedule, wait: Wait): Promise<string[]> {
+async function untrue(
+  { gateway, machine }: Life,
+  node: Node,
+  prompts: readonly Prompt[],
+  wait: Wait,
+): Promise<string[]> {
   const faults: string[] = [];
   if (gateway === undefined || machine.state !== 'running') return faults;
   const engines = new Map([...node.lives.values()].map((each) => [each.machine.name, each.engine]));
-  for (const [index, planned] of schedule.requests.entries()) {
-    const prompt = promptOf(planned, index);
-    const hashes = sequenceHashes(prompt, blockTokens, '');
-    const request = { ...dryRun, promptTokens: prompt.length, hashes };
+  for (const { index, tokens, hashes } of prompts) {
+    const request = { ...dryRun, promptTokens: tokens, hashes };
     const asked = machine.kernel.ask<RouterMessage, DryRunOutcome>(
       gateway.router,
       (replyTo) => ({ type: 'DryRun', request, replyTo }),

@@ -74,7 +74,7 @@ export interface Schedule {
 }
 
 export interface DrawOptions {
-  /** @default 40 */
+  /** @default 100 */
   readonly requests?: number;
   /** Most faults. @default 6 */
   readonly faults?: number;
@@ -148,7 +148,7 @@ export function drawSchedule(seed: number, options: DrawOptions = {}): Schedule 
     'disk-full': [200, 3_000],
     drain: [0, 0],
   };
-  const requests = Array.from({ length: options.requests ?? 40 }, (): PlannedRequest => {
+  const requests = Array.from({ length: options.requests ?? 100 }, (): PlannedRequest => {
     const leaves = random() < 0.2;
     return {
       at: random() * spanMs,

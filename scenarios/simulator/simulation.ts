@@ -14,7 +14,7 @@ import { createMachine, type Machine } from './machine.js';
 import type { Mutation } from './mutation.js';
 import { createNetwork } from './network.js';
 import { type Life, type Node, startNode } from './node.js';
-import { leftovers, untruths } from './rest.js';
+import { leftovers, promptsOf, untruths } from './rest.js';
 import type { Schedule } from './schedule.js';
 import { createTimeline } from './timeline.js';
 
@@ -188,7 +188,8 @@ export async function simulate(schedule: Schedule, options: SimulationOptions): 
   async function comeToRest(): Promise<void> {
     const wait = (done: () => boolean) => runUntil(timeline.now() + askPatienceMs, done);
     await settle(undisturbed ? promptlyMs : quietMs, () => leftovers(node, wait));
-    await settle(quietMs, () => untruths(node, schedule, wait));
+    const prompts = promptsOf(schedule);
+    await settle(quietMs, () => untruths(node, prompts, wait));
   }
 
   /** Looks again and again until nothing is found, at most so long. */
