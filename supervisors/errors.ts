@@ -102,6 +102,21 @@ const supervisorErrors = {
     retryable: true,
     meaning: 'what a running node answered to a restart: a SUP_RESTART of its own',
   },
+  SUP_TRACE: {
+    message: 'no record of {0}: {1}. The id is that of an answer (chatcmpl-…), or its x-request-id header',
+    retryable: true,
+    meaning: 'no stream, or no file, has anything of the request',
+  },
+  SUP_TAPE_FILE: {
+    message: '{0}: {1}',
+    retryable: false,
+    meaning: 'a file of records that is damaged, cut short, of another format or of a newer version',
+  },
+  SUP_TAPE_IMPORT: {
+    message: 'record {0} of {1} was not imported: {2}; {3}',
+    retryable: true,
+    meaning: 'the broker did not store a record',
+  },
   SUP_TOOLCHAIN: {
     message: '{0}: run `npm run setup`',
     retryable: false,

@@ -33,6 +33,10 @@ export async function runRole(role: import('./ipc.js').Role): Promise<void> {
   await (await import('./role.js')).runRole(role);
 }
 
+/** What only commands that read streams back need; see records/. */
+export const recordParts = () => import('./records/index.js');
+export type RecordParts = Awaited<ReturnType<typeof recordParts>>;
+
 /** See parts.ts. */
 export const nodeParts = () => import('./parts.js');
 export type NodeParts = Awaited<ReturnType<typeof nodeParts>>;

@@ -14,7 +14,9 @@ import { subjects } from './subjects.js';
 const Text = Type.String({ maxLength: 256 });
 const Count = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER });
 
-const JournalEntry = Type.Object({ req: Text, model: Text, promptTokens: Count });
+/** What its client calls the request (`x-request-id`). */
+const label = Type.Optional(Text);
+const JournalEntry = Type.Object({ req: Text, model: Text, promptTokens: Count, label });
 export type JournalEntry = Static<typeof JournalEntry>;
 
 const JournalEnd = Type.Object({
@@ -24,6 +26,11 @@ const JournalEnd = Type.Object({
   attempts: Count,
   promptTokens: Count,
   completionTokens: Count,
+  label,
+  /** Milliseconds from accept to the last dispatch, to the first token (-1: there was none) and to the end. */
+  queueMs: Type.Optional(Type.Number()),
+  ttftMs: Type.Optional(Type.Number()),
+  totalMs: Type.Optional(Type.Number()),
 });
 export type JournalEnd = Static<typeof JournalEnd>;
 
@@ -82,14 +89,15 @@ export function openJournal(bus: Bus): Journal {
     async last(gateway) {
       const stored = await bus.latest('JOURNAL', gateway === undefined ? s.all('journal') : s.journal(gateway));
       return stored.flatMap(({ data, seq }) => {
-        const record = read(data);
+        const record = decodeJournal(data);
         return record === undefined ? [] : [{ record, seq }];
       });
     },
   };
 }
 
-function read(bytes: Uint8Array): JournalRecord | undefined {
+/** Undefined: no record, or of another version. */
+export function decodeJournal(bytes: Uint8Array): JournalRecord | undefined {
   try {
     const value = decodeCbor(bytes);
     return check.Check(value) ? value : undefined;

@@ -82,7 +82,7 @@ export function submit(state: FrontendState, message: FrontendRequest & { type: 
   state.requests.set(r.num, r);
   beginSweeping(state, ctx);
   state.byTicket.set(r.ticket, r.num);
-  state.ports.accepted?.(r.id, prepared);
+  state.ports.accepted?.(r.id, prepared, message.label);
   move(r, 'prepare');
   move(r, 'admit');
   askRouter(state, r, ctx);

@@ -43,7 +43,7 @@ export interface FrontendPorts {
   /** Handling something of a request threw, and the request was ended: for the dead letters. */
   readonly broken?: (id: string, attempt: number, error: Error) => void;
   /** A request was accepted: from now on it ends exactly once, and `summary` says how. */
-  readonly accepted?: (id: string, prepared: Prepared) => void;
+  readonly accepted?: (id: string, prepared: Prepared, label: string) => void;
 }
 
 export type WorkerNews = Envelope<'Accepted' | 'Refused' | 'Failed' | 'Progress' | 'TakenBy'>;

@@ -175,13 +175,15 @@ export function journalActor(config: JournalConfig, journal: Journal): Behaviour
           state.fresh.set(message.entry.req, message.entry);
           later(state, ctx);
           break;
-        case 'Ended':
+        case 'Ended': {
+          const label = state.open.get(message.end.req)?.label;
           state.open.delete(message.end.req);
           state.fresh.delete(message.end.req);
-          state.ended.push(message.end);
+          state.ended.push(label === undefined ? message.end : { ...message.end, label });
           bound(state);
           later(state, ctx);
           break;
+        }
         case 'Flush':
           state.scheduled = false;
           flush(state, ctx);

@@ -8,6 +8,8 @@ import {
   type SettingQuestion,
   settings,
 } from '../../supervisors/index.js';
+import type { TapeOptions } from './tape.js';
+import type { TraceOptions } from './trace.js';
 import { UsageError } from './usage.js';
 
 /** Exit codes: 1 = it failed, 2 = the command line or the configuration is wrong. */
@@ -64,6 +66,57 @@ export async function main(argv: readonly string[]): Promise<void> {
     .option('--json', 'print one JSON list')
     .addOption(stateDirOption())
     .action(async (options: RouteOptions) => (await import('./route.js')).route(options));
+
+  program
+    .command('trace')
+    .description('show what happened to one request, across processes: who told whom what, and where its time went')
+    .argument('<request>', 'its id as its answer has it (chatcmpl-…), or its x-request-id')
+    .option('--json', 'print one JSON list')
+    .option('--perfetto <file>', 'write it for https://ui.perfetto.dev (Chrome trace events)')
+    .addOption(fileOption())
+    .addOption(importedOption())
+    .addOption(stateDirOption())
+    .addHelpText('after', traceHelp)
+    .action(async (request: string, options: TraceOptions) => (await import('./trace.js')).trace(request, options));
+
+  const tape = program
+    .command('tape')
+    .description('list, follow, search, save and load the records that the streams of a node hold')
+    .addHelpText('after', tapeHelp);
+  const tapeCommand = (name: string) => filtersOf(tape.command(name)).addOption(stateDirOption());
+  tapeCommand('ls')
+    .description('print records, oldest first')
+    .option('--limit <count>', 'the last so many; 0 = all [100]')
+    .addOption(fileOption())
+    .addOption(importedOption())
+    .action(async (options: TapeOptions) => (await import('./tape.js')).ls(options));
+  tapeCommand('tail')
+    .description('print records as they come, until interrupted')
+    .action(async (options: TapeOptions) => (await import('./tape.js')).tail(options));
+  tapeCommand('grep')
+    .description('print the records whose line (with --json: whose JSON) matches')
+    .argument('<pattern>', 'a regular expression; case does not count')
+    .addOption(fileOption())
+    .addOption(importedOption())
+    .action(async (pattern: string, options: TapeOptions) => (await import('./tape.js')).grep(pattern, options));
+  tapeCommand('export')
+    .description('write records to a new file, for --file or for another node')
+    .argument('<file>')
+    .action(async (path: string, options: TapeOptions) => (await import('./tape.js')).exportTo(path, options));
+  tape
+    .command('import')
+    .description('store the records of a file on the TAPE of the node, where they can be read with --imported')
+    .argument('<file>')
+    .option('--as <name>', 'name to read them by; what it named before is replaced [file]')
+    .addOption(stateDirOption())
+    .action(async (path: string, options: TapeOptions) => (await import('./tape.js')).importFrom(path, options));
+  tape
+    .command('streams')
+    .description('print what each stream holds, and for how long')
+    .option('--json', 'print one JSON object')
+    .addOption(fileOption())
+    .addOption(stateDirOption())
+    .action(async (options: TapeOptions) => (await import('./tape.js')).streams(options));
 
   program
     .command('chat')
@@ -160,6 +213,20 @@ export interface ChatOptions {
   readonly stateDir?: string;
 }
 
+const fileOption = () => new Option('--file <file>', 'read a file of `dynact tape export` instead of a node');
+const importedOption = () => new Option('--imported <name>', 'read what was imported into the node');
+
+function filtersOf(command: Command): Command {
+  return command
+    .option('--component <name>', 'from or to gateway, prefill, decode or node')
+    .option('--actor <part>', 'from or to addresses with this in them, e.g. decode-0 or frontend')
+    .option('--req <request>', 'of one request, as its answer has it; tokens are told by `dynact trace`')
+    .option('--type <type>', 'e.g. Reserve, Failed, step, routes, journal, dead')
+    .option('--since <when>', 'e.g. 90s, 5m, 2h, or 2026-01-31T12:00:00Z')
+    .option('--stream <names>', 'of MAIL, TAPE, KV, JOURNAL, DEAD; with commas')
+    .option('--json', 'print one JSON object per record');
+}
+
 function stateDirOption(): Option {
   return new Option('--state-dir <folder>', 'folder of the node; default ./.dynact, or as configured');
 }
@@ -211,6 +278,8 @@ Examples:
   dynact status --watch                       what runs, and what it does
   dynact restart --rolling                    new worker processes, one after the other, nothing lost
   dynact route --explain chatcmpl-01k…        why a request went where it went
+  dynact trace chatcmpl-01k…                  what happened to a request, in every process
+  dynact tape tail --type Failed              records as they are written
   dynact stop                                 finish what is in flight, then end
   dynact doctor                               what is missing on this machine
 
@@ -225,3 +294,25 @@ Logs go to stderr. SIGINT or SIGTERM finishes what is in flight; a second one en
 
 const chatHelp = `
 In the terminal: /reset forgets the conversation, /exit or Ctrl-D ends, Ctrl-C stops the answer that is being written.`;
+
+const traceHelp = `
+Times are milliseconds since the request was accepted, by the broker's clock. For a request that still runs, phases go on; for one that
+migrated, each attempt has its own. What the streams no longer hold is said at the end. Mailboxes and tokens are kept for 15 minutes and
+as long as the broker lives, the journal for a day; with tape.level full all of them are on disk, tokens for an hour.
+
+Examples:
+  dynact trace chatcmpl-01kbc…
+  dynact trace my-label-17 --perfetto slow.json
+  dynact tape export today.tape && dynact trace chatcmpl-01kbc… --file today.tape`;
+
+const tapeHelp = `
+Streams: MAIL (commands in mailboxes), TAPE (tokens, progress, loads, decisions), KV (cached blocks), JOURNAL (accepted and ended
+requests), DEAD (what could not be handled). Prompts and tokens are shown and exported only with tape.level full.
+
+Examples:
+  dynact tape streams                              what there is, and since when
+  dynact tape ls --req chatcmpl-01kbc… --limit 0   every message of one request
+  dynact tape ls --type Failed --since 5m
+  dynact tape tail --component decode --json
+  dynact tape grep 'GPU_HANDOFF|WORKER_DOWN'
+  dynact tape export today.tape --since 10m        for another machine: dynact trace … --file today.tape`;

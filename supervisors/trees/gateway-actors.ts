@@ -145,12 +145,22 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
         },
         summary(summary) {
           ports.summary(summary);
-          const { id: req, outcome, code, attempts, promptTokens, completionTokens } = summary;
-          const end = { req, outcome, code, attempts, promptTokens, completionTokens };
+          const {
+            id: req,
+            outcome,
+            code,
+            attempts,
+            promptTokens,
+            completionTokens,
+            queueMs,
+            ttftMs,
+            totalMs,
+          } = summary;
+          const end = { req, outcome, code, attempts, promptTokens, completionTokens, queueMs, ttftMs, totalMs };
           kernel.tell(journal, { type: 'Ended', end });
         },
-        accepted: (req, { model, prompt }) =>
-          void kernel.tell(journal, { type: 'Accepted', entry: { req, model, promptTokens: prompt.length } }),
+        accepted: (req, { model, prompt }, label) =>
+          void kernel.tell(journal, { type: 'Accepted', entry: { req, model, promptTokens: prompt.length, label } }),
       },
       router,
     ),

@@ -5,10 +5,10 @@
  */
 import { JetStreamApiError, type JetStreamClient, type JetStreamManager, jetstream } from '@nats-io/jetstream';
 import { headers, type Msg, type NatsConnection, PermissionViolationError } from '@nats-io/transport-node';
-import type { Bus, BusState, Stop } from '../bus.js';
+import type { Bus, BusState, Stop, Stored } from '../bus.js';
 import { realClock } from '../clock.js';
 import { NetError } from '../errors.js';
-import { type Subjects, subjects } from '../subjects.js';
+import { type StreamName, type Subjects, subjects } from '../subjects.js';
 import { openAcks } from './acks.js';
 import { type DialOptions, dial, inboxPrefix, reconnectWaitMs } from './dial.js';
 import { follow } from './follow.js';
@@ -29,6 +29,17 @@ export interface NatsOptions extends DialOptions {
 export interface NatsBus extends Bus {
   readonly connection: NatsConnection;
   readonly manager: JetStreamManager;
+  /**
+   * For people who read streams back: as `follow`, from a time of the broker's clock on (milliseconds since 1970, 0 = the start), with when
+   * each message was stored; `caughtUp` is called when all that was there has been handed over, and again after a broker lost its memory.
+   */
+  records(
+    stream: StreamName,
+    filter: string,
+    since: number,
+    handler: (record: Stored & { readonly storedAt: number }) => void,
+    caughtUp: () => void,
+  ): Promise<Stop>;
 }
 
 const closeMs = 2_000;
@@ -325,6 +336,15 @@ function createBus(nc: NatsConnection, manager: JetStreamManager, options: NatsO
         filter,
         from,
         onMessage: (m) => handler({ subject: m.subject, seq: m.seq, data: m.data, ageMs: m.ageMs }),
+      }),
+
+    records: (stream, filter, since, handler, caughtUp) =>
+      follow(context, {
+        stream: s.stream(stream),
+        filter,
+        from: since > 0 ? since : 'start',
+        onMessage: handler,
+        onCaughtUp: caughtUp,
       }),
 
     latest: (stream, filter) => whileUp(filter, () => storedIn(context, s.stream(stream), filter, 'latest', (m) => m)),

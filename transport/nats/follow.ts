@@ -24,6 +24,8 @@ export interface Followed {
   readonly seq: number;
   readonly data: Uint8Array;
   readonly ageMs: number;
+  /** The broker's wall clock when it was stored, in milliseconds since 1970. */
+  readonly storedAt: number;
   /** Parsed on demand: most messages have none that matter. */
   headers(): MsgHdrs | undefined;
 }
@@ -45,8 +47,8 @@ export interface FollowContext {
 export interface FollowRequest {
   readonly stream: string;
   readonly filter: string;
-  /** `latest`: the last message of each subject, then all that follow. */
-  readonly from: 'start' | 'new' | 'latest';
+  /** `latest`: the last message of each subject, then all that follow. A number: what was stored since, in milliseconds since 1970. */
+  readonly from: 'start' | 'new' | 'latest' | number;
   onMessage(message: Followed): void;
   /** The stream was made anew; what it holds now comes from its start. */
   onReset?(): void;
@@ -190,7 +192,9 @@ class Reader {
       inactive_threshold: nanos(inactiveMs),
       ...(this.cursor !== undefined
         ? { deliver_policy: DeliverPolicy.StartSequence, opt_start_seq: this.cursor + 1 }
-        : { deliver_policy: from === 'latest' ? DeliverPolicy.LastPerSubject : DeliverPolicy.All }),
+        : typeof from === 'number'
+          ? { deliver_policy: DeliverPolicy.StartTime, opt_start_time: new Date(from).toISOString() }
+          : { deliver_policy: from === 'latest' ? DeliverPolicy.LastPerSubject : DeliverPolicy.All }),
     };
     try {
       const consumer = await manager.consumers.add(stream, config);
@@ -256,7 +260,14 @@ class Reader {
     if (this.times.steppedBack(storedAt)) this.context.clockStepped();
     const ageMs = this.context.ageMs(storedAt);
     this.guard(() =>
-      this.request.onMessage({ subject: msg.subject, seq, data: msg.data, ageMs, headers: () => msg.headers }),
+      this.request.onMessage({
+        subject: msg.subject,
+        seq,
+        data: msg.data,
+        ageMs,
+        storedAt,
+        headers: () => msg.headers,
+      }),
     );
     if (consumerSeq >= this.pendingAtStart) this.caughtUp();
   }
