@@ -78,4 +78,5 @@ export { routerActor } from './router/router.js';
 export { explained, type SelectionMode } from './router/select.js';
 export type { RouterConfig } from './router/state.js';
 export type { RouterTuning } from './router/tuning.js';
+export { decodeTurn, type Entry, type Turn } from './tape/turn.js';
 export type { WorkerConfig, WorkerFacts, WorkerMessage } from './worker/contract.js';

@@ -10,6 +10,7 @@
  *   down.<component>.<incarnation>            obituaries                             stream TAPE
  *   replica.gateway.<incarnation>             what a router tells the others         not stored
  *   tape.<component>.<incarnation>            what is recorded for people            stream TAPE
+ *   tape.<component>.<incarnation>.turns      what its actors were told and did      stream TAPE
  *   kv.<incarnation>.<rank>                   KV events                              stream KV
  *   journal.<gateway incarnation>             accepted and ended requests            stream JOURNAL
  *   dead.<component>                          what could not be handled              stream DEAD
@@ -44,6 +45,8 @@ export interface Subjects {
   down(component?: Component, incarnation?: string): string;
   replica(component?: Component, incarnation?: string): string;
   tape(component: Component, incarnation: string): string;
+  /** Of one process. */
+  turns(component: Component, incarnation: string): string;
   /** Without a rank: of all. */
   kv(incarnation: string, rank?: number): string;
   journal(gateway: string): string;
@@ -110,6 +113,7 @@ function build(namespace: string): Subjects {
     down: ofInstance('down'),
     replica: ofInstance('replica'),
     tape: ofInstance('tape'),
+    turns: (component, incarnation) => `${root}tape.${component}.${token(incarnation)}.turns`,
     kv: (incarnation, rank) => `${root}kv.${token(incarnation)}.${rank ?? '*'}`,
     journal: (gateway) => `${root}journal.${token(gateway)}`,
     dead: (component) => `${root}dead.${component}`,
