@@ -149,12 +149,20 @@ function connection(config: ResolvedConfig, incarnation: string, log: Log) {
       flush();
     },
     up: () => bus?.state === 'up',
-    /** A record onto the disk, where KV events are whatever the tape is; nobody follows those of a node. */
+    /**
+     * A record onto each file that serving depends on: on a full disk each stops by itself to take any, for good. KV events and the registry
+     * are there whatever the tape is. Nobody reads what a node writes there.
+     */
     async store(): Promise<void> {
-      const { namespace } = config.node;
-      await bus?.store(subjects(namespace).kv(incarnation, 0), probe, mintIncarnation('store'), storeMs, {
-        rollup: true,
-      });
+      const current = bus;
+      if (current === undefined) return;
+      const s = subjects(config.node.namespace);
+      const mark = () => mintIncarnation('store');
+      await Promise.all([
+        current.store(s.kv(incarnation, 0), probe, mark(), storeMs, { rollup: true }),
+        current.put(`probe.${incarnation}`, probe),
+        ...(config.tape.level === 'full' ? [current.store(s.mail(self), probe, mark(), storeMs)] : []),
+      ]);
     },
     async deadLetters(): Promise<number | null> {
       if (bus?.state !== 'up') return null;
