@@ -20,7 +20,7 @@ export const faultsBench: Bench = {
   --record FILE       appends what comes of each cell, and runs no cell that is in it: a matrix in parts
   --minutes N         begins no cell after so many
   --log FILE          appends the logs of the nodes
-  --dynamo SCRIPT     the peer live: a script that takes \`up DIR PORT SPEEDUP PREFILL DECODE MIGRATION\`, prints "PID role" lines and
+  --dynamo SCRIPT     the peer live, in those of the cells that it has: a script that takes \`up DIR PORT SPEEDUP PREFILL DECODE MIGRATION\`, prints "PID role" lines and
                       returns when model mock is served, and takes \`down DIR\`; without it the peer's figures are recorded ones
   --dynamo-dir DIR    its folder`,
   options: {
@@ -70,7 +70,13 @@ export const faultsBench: Bench = {
     }
     const peers =
       typeof options.dynamo === 'string' && typeof options['dynamo-dir'] === 'string'
-        ? await runPeer(options.dynamo, options['dynamo-dir'], setting.streams, progress)
+        ? await runPeer(
+            options.dynamo,
+            options['dynamo-dir'],
+            setting.streams,
+            all.map(({ name }) => name),
+            progress,
+          )
         : recordedPeer;
     return {
       figures: figures(all, results, broken, real),

@@ -41,11 +41,14 @@ export async function runPeer(
   script: string,
   folder: string,
   streams: number,
+  /** Names; Dynamo is run for those of them that it has figures for. */
+  cells: readonly string[],
   progress: (text: string) => void,
 ): Promise<readonly PeerRun[]> {
   const runs: PeerRun[] = [];
   for (const migration of [false, true]) {
     for (const [cell, role, fault] of faults) {
+      if (!cells.includes(cell)) continue;
       const line = await peerLine(script, folder, streams, migration, role, fault);
       progress(`Dynamo${migration ? ', migration on' : ''}: ${cell}  ${line}`);
       runs.push({ cell, migration, line });
