@@ -75,7 +75,9 @@ export function openEngine(machine: Machine, { slots, cacheBlocks }: EngineSize)
           died: (error) => sink.died(error),
         }),
       generate: (request) => ring(() => engine.generate(request), { ok: true }),
-      prefill: (request, haveBlocks, leaseMs) => ring(() => engine.prefill(request, haveBlocks, leaseMs), { ok: true }),
+      prefill: (request, haveBlocks, leaseMs, prefix) =>
+        ring(() => engine.prefill(request, haveBlocks, leaseMs, prefix), { ok: true }),
+      lend: (key) => ring(() => engine.lend(key), { ok: true }),
       reserve: (request) => ring(() => engine.reserve(request), { ok: true, haveBlocks: 0 }),
       pull: (key, pool, blocks) => ring(() => engine.pull(key, pool, blocks), { ok: true }),
       commit: (key, handoff, first) => ring(() => engine.commit(key, handoff, first), { ok: true }),

@@ -30,6 +30,8 @@ export interface Life {
   /** Undefined while it starts. */
   readonly gateway: GatewayActors | undefined;
   readonly worker: WorkerActors | undefined;
+  /** False: it takes leave, and no new connection. */
+  readonly listening: boolean;
   end(reason: ExitReason, text: string): void;
 }
 
@@ -40,6 +42,8 @@ export interface NodeSurroundings {
   readonly ports: GatewayPorts;
   readonly random: () => number;
   machine(name: string): Machine;
+  /** Whether clients of this gateway wait for an answer. */
+  waiting(life: Life): boolean;
   /** Names of lives stay the same: a planted bug. */
   readonly sameIncarnation: boolean;
   begun(life: Life): void;
@@ -59,6 +63,8 @@ export interface Node {
 
 const startMs = { least: 20, most: 200 } as const;
 const drainMs = 10_000;
+/** A gateway that takes leave serves newcomers for a while: they may not have heard. */
+const leaveMs = 500;
 const askMs = 1_000;
 export const blockTokens = 64;
 
@@ -115,6 +121,7 @@ export function startNode(around: NodeSurroundings): Node {
         engine,
         gateway: undefined as GatewayActors | undefined,
         worker: undefined as WorkerActors | undefined,
+        listening: true,
         end(reason: ExitReason, text: string) {
           if (over) return;
           over = true;
@@ -150,7 +157,11 @@ export function startNode(around: NodeSurroundings): Node {
       };
       async function finish(deadlineMs: number): Promise<void> {
         life.gateway?.drain();
+        own.after(leaveMs, () => {
+          life.listening = false;
+        });
         await life.worker?.drain(Math.min(deadlineMs, drainMs)).catch(() => {});
+        if (life.gateway !== undefined) await served(own, () => around.waiting(life), drainMs);
         await (life.worker ?? life.gateway)?.leave();
         life.end({ kind: 'shutdown' }, 'drained');
       }
@@ -240,3 +251,17 @@ export function startNode(around: NodeSurroundings): Node {
 
 const failure = (reason: ExitReason, path: string): ExitReason =>
   reason.kind === 'error' ? reason : { kind: 'error', error: new Error(`${path} ended`) };
+
+/** Resolves when nobody waits any more, or at the deadline. */
+function served({ after, clock }: Machine, waiting: () => boolean, deadlineMs: number): Promise<void> {
+  const until = clock.now() + deadlineMs;
+  return new Promise((resolve) => {
+    const look = () => {
+      if (clock.now() >= until || (clock.now() >= until - deadlineMs + leaveMs && !waiting())) resolve();
+      else after(servedEveryMs, look);
+    };
+    look();
+  });
+}
+
+const servedEveryMs = 50;

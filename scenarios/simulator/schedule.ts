@@ -134,7 +134,7 @@ export function drawSchedule(seed: number, options: DrawOptions = {}): Schedule 
     'broker-restart': [''],
     'broker-crash': [''],
     'disk-full': [''],
-    drain: workers,
+    drain: processes,
   };
   const durations: Readonly<Record<FaultKind, readonly [number, number]>> = {
     crash: [0, 0],

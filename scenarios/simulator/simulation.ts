@@ -80,11 +80,13 @@ export async function simulate(schedule: Schedule, options: SimulationOptions): 
     clock: { now: timeline.now, wallTime: timeline.now, setTimer: timeline.after },
     deliver: network.deliver,
   });
+  const waitingAt = (life: Life) =>
+    seen.filter((client) => client.outcome === 'waiting' && clients.get(client)?.life === life);
   const undisturbed = schedule.faults.length === 0 && Object.values(schedule.rates).every((rate) => rate === 0);
   const invariants = createInvariants({
     now: timeline.now,
     node: () => node,
-    waiting: (of) => seen.filter((client) => client.outcome === 'waiting' && clients.get(client)?.life === of),
+    waiting: waitingAt,
     staleMs: undisturbed ? promptlyMs : quietMs,
     slots: schedule.slots,
   });
@@ -94,6 +96,7 @@ export async function simulate(schedule: Schedule, options: SimulationOptions): 
     schedule,
     config,
     random,
+    waiting: (life) => waitingAt(life).length > 0,
     sameIncarnation: mutation.sameIncarnation === true,
     ports: {
       preprocessor: { prepare: (_api, body) => ({ ok: true, prepared: body as never }) },
@@ -150,7 +153,7 @@ export async function simulate(schedule: Schedule, options: SimulationOptions): 
     });
     seen.push(client);
     const life = node.lives.get(`gateway-${planned.gateway}`);
-    if (life?.gateway === undefined || life.machine.state === 'dead') {
+    if (life?.gateway === undefined || life.machine.state === 'dead' || !life.listening) {
       client.outcome = 'refused';
       return;
     }
