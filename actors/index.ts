@@ -31,7 +31,6 @@ export type {
   ExitReason,
   Kernel,
   Log,
-  Recorder,
   Ref,
   TimerId,
   World,
@@ -78,5 +77,7 @@ export { routerActor } from './router/router.js';
 export { explained, type SelectionMode } from './router/select.js';
 export type { RouterConfig } from './router/state.js';
 export type { RouterTuning } from './router/tuning.js';
-export { decodeTurn, type Entry, type Turn } from './tape/turn.js';
+export { recorded, type Tape } from './tape/recording.js';
+export { type Difference, type Rerun, rerun, shownOutput } from './tape/replaying.js';
+export { decodeTurn, type Entry, encodeTurn, origins, type RawEntry, type Turn } from './tape/turn.js';
 export type { WorkerConfig, WorkerFacts, WorkerMessage } from './worker/contract.js';

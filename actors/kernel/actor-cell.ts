@@ -41,7 +41,7 @@ export class ActorCell extends Target implements Cell, Runnable {
   private started = false;
   private handling = false;
   private scheduled = false;
-  private ordinal = 0;
+  origin = 0;
   /** Set by what must wait until the current message is done. */
   private ending: ExitReason | undefined;
   reason: ExitReason | undefined;
@@ -177,14 +177,17 @@ export class ActorCell extends Target implements Cell, Runnable {
     this.guarded('handle', () => {
       let message = raw;
       let failures = 0;
-      if (raw instanceof Again) ({ message, failures } = raw);
-      else if (raw instanceof Owed) {
+      this.origin = 0;
+      if (raw instanceof Again) {
+        ({ message, failures } = raw);
+        this.origin = -1;
+      } else if (raw instanceof Owed) {
         this.owed?.delete(raw.id);
         if (raw.isVoid) return;
+        this.origin = raw.id;
         message = raw.make();
       }
       this.host.counters.delivered++;
-      this.host.record(this.path, ++this.ordinal, message);
       try {
         const next = this.behaviour.handle(this.state, message, this.ctx);
         if (next !== this.state) this.state = synchronous(next, this.behaviour, 'handle');

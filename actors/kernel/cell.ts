@@ -10,7 +10,6 @@ export interface Host {
   readonly dispatcher: Dispatcher;
   readonly counters: { delivered: number; crashes: number };
   readonly log: Log;
-  record(actor: string, ordinal: number, message: unknown): void;
   deadLetter(to: string, message: unknown, reason: DeadLetter['reason'], error?: Error): void;
   /** Whether a living actor has this path. */
   lives(path: string): boolean;
@@ -23,6 +22,8 @@ export interface Cell {
   readonly path: string;
   readonly address: Address;
   readonly incarnation: number;
+  /** See `Ctx.origin`. */
+  readonly origin: number;
   /** Set once it has ended. */
   readonly reason: ExitReason | undefined;
   /** A message that will come because this actor asked for it. Not subject to the mailbox's capacity. */

@@ -26,6 +26,8 @@ export interface Ctx<M> {
   readonly self: Ref<M>;
   /** This actor's address on the bus: `component.incarnation.actor`. */
   readonly address: Address;
+  /** Of the message that is being handled: 0 told, above 0 the number of what was owed, -1 handled once more after a failure. */
+  readonly origin: number;
   /** Monotonic milliseconds. */
   now(): number;
   /** Wall clock, milliseconds since 1970: only for what people read. */
@@ -114,12 +116,6 @@ export interface World {
   setTimer(ms: number, fire: () => void): () => void;
   readonly post: import('../../transport/index.js').Post;
   readonly log: (actor: string) => Log;
-}
-
-/** Called once per delivery, before `handle`: the one place where all traffic can be seen or recorded. */
-export interface Recorder {
-  /** `ordinal` counts the deliveries of one incarnation from 1. A throw is logged and changes nothing. */
-  delivery(actor: string, ordinal: number, message: unknown): void;
 }
 
 export interface DeadLetter {

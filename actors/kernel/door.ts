@@ -36,6 +36,10 @@ export class Door<M> implements Ctx<M> {
     return this.cell.address;
   }
 
+  get origin(): number {
+    return this.cell.origin;
+  }
+
   get log(): Log {
     this.journal ??= this.cell.host.world.log(this.cell.path);
     return this.journal;

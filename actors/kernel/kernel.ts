@@ -2,7 +2,7 @@
 import type { Address } from '../../transport/index.js';
 import { ActorCell } from './actor-cell.js';
 import type { Host } from './cell.js';
-import type { Behaviour, DeadLetter, Kernel, Recorder, Ref, World } from './contract.js';
+import type { Behaviour, DeadLetter, Kernel, Ref, World } from './contract.js';
 import type { Dispatcher } from './dispatcher.js';
 import { ActorError, asError } from './errors.js';
 import { nactDispatcher } from './nact-dispatcher.js';
@@ -12,7 +12,6 @@ export interface KernelOptions {
   readonly world: World;
   /** Default nact. */
   readonly dispatcher?: Dispatcher;
-  readonly recorder?: Recorder;
 }
 
 /** The place where the answer to a question from outside goes. */
@@ -45,7 +44,6 @@ function actor(of: Ref<never>): ActorCell {
 export function createKernel({
   world,
   dispatcher = nactDispatcher(() => world.now()),
-  recorder,
 }: KernelOptions): Kernel {
   const living = new Map<string, ActorCell>();
   const listeners = new Set<(letter: DeadLetter) => void>();
@@ -59,14 +57,6 @@ export function createKernel({
     dispatcher,
     counters,
     log,
-    record(actor, ordinal, message) {
-      if (recorder === undefined) return;
-      try {
-        recorder.delivery(actor, ordinal, message);
-      } catch (thrown) {
-        log.error('recorder failed', { actor, ordinal, error: asError(thrown) });
-      }
-    },
     deadLetter(to, message, reason, error) {
       counters.deadLetters++;
       const letter: DeadLetter = { to, message, reason, ...(error !== undefined && { error }) };

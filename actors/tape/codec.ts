@@ -29,6 +29,18 @@ for (const Class of [Target, Named]) {
   } as unknown as Parameters<typeof addExtension>[0]);
 }
 
+/** Tag 27 as cbor-x has it, and the code by which callers tell errors apart. */
+addExtension({
+  Class: Error,
+  tag: 27,
+  encode: (error: Error & { readonly code?: unknown }, encode: (value: unknown) => Uint8Array) =>
+    encode([error.name, error.message, error.code]),
+  decode(data: unknown) {
+    const [name, message, code] = Array.isArray(data) ? (data as unknown[]) : [];
+    return Object.assign(new Error(String(message)), { name: String(name), ...(code !== undefined && { code }) });
+  },
+} as unknown as Parameters<typeof addExtension>[0]);
+
 const options = { useRecords: false, variableMapSize: true, tagUint8Array: false } as const;
 const encoder = new Encoder(options);
 const decoder = new Decoder(options);

@@ -10,9 +10,10 @@
  *
  * - `actor`: index of its address; `ordinal` counts the entries of one life from 0, which is its start.
  * - `origin`: how it came: 0 told; above 0 what was owed to it under that number (timer, answer, result, end of somebody it watches);
- *   -1 once more, after a failure; -2 its start; -3 its last words.
+ *   -1 once more, after a failure; -2 its start; -3 its last words; -4 what it made of a failure to handle the entry before.
  * - `type`: index of the message's type.
- * - `input`: CBOR of what came: the message, if it was told; of what was owed [which of its outcomes, value]; of a start a `Life`.
+ * - `input`: CBOR of what came: the message, if it was told; of what was owed [which of its outcomes, value]; of a start a `Life`,
+ *   of an end its reason, of a failure [how often, error].
  *   Identifiers (tag 39) stand for actors and ports.
  * - `reads` and `answers`: what it asked of the world, a letter for each, and what it was told: n `now`, w `wallTime`, r `random`, i `id`,
  *   p a port.
@@ -39,7 +40,7 @@ export const outputKinds = [
 ] as const;
 export type OutputKind = (typeof outputKinds)[number];
 
-export const origins = { told: 0, again: -1, start: -2, stopped: -3 } as const;
+export const origins = { told: 0, again: -1, start: -2, stopped: -3, contain: -4 } as const;
 
 /** The start of an actor, as it is written in its first entry. */
 export interface Life {

@@ -158,48 +158,6 @@ describe('kernel: messages', () => {
     expect(world.logged.map(({ message }) => message)).to.deep.equal(['dead letter listener failed']);
   });
 
-  it('shows every delivery to the recorder before it is handled, numbered per incarnation', async () => {
-    const seen: unknown[] = [];
-    const own = seededDispatcher();
-    const recording = createKernel({
-      world,
-      dispatcher: own,
-      recorder: { delivery: (actor, ordinal, message) => seen.push([actor, ordinal, message]) },
-    });
-    const handled = {
-      name: 'a',
-      start: () => null,
-      handle(state: null, message: number) {
-        seen.push(message);
-        return state;
-      },
-    };
-    const first = recording.spawn(handled, at('a'));
-    recording.tell(first, 7);
-    recording.tell(first, 8);
-    own.drain();
-    await recording.kill(first);
-    recording.tell(recording.spawn(handled, at('a')), 9);
-    own.drain();
-    expect(seen).to.deep.equal([[at('a'), 1, 7], 7, [at('a'), 2, 8], 8, [at('a'), 1, 9], 9]);
-  });
-
-  it('goes on when the recorder throws', () => {
-    const heard: number[] = [];
-    const recording = createKernel({
-      world,
-      dispatcher,
-      recorder: {
-        delivery() {
-          throw new Error('tape full');
-        },
-      },
-    });
-    recording.tell(recording.spawn(listener(heard), at('a')), 1);
-    dispatcher.drain();
-    expect(heard).to.deep.equal([1]);
-  });
-
   describe('ask', () => {
     interface Question {
       readonly value: number;

@@ -7,16 +7,14 @@ import {
   type FrontendFacts,
   type FrontendMessage,
   type FrontendPorts,
-  frontendActor,
   type JournalMessage,
-  journalActor,
   type Kernel,
   type Ref,
   type RegistryMessage,
   type RouterFacts,
   type RouterMessage,
-  registryActor,
-  routerActor,
+  recorded,
+  type Tape,
 } from '../../actors/index.js';
 import { hashToHex } from '../../gpu/index.js';
 import {
@@ -60,6 +58,8 @@ export interface GatewayParts {
   /** Tokens of a KV block, as prompts are hashed by. */
   readonly blockTokens: number;
   readonly ports: Pick<FrontendPorts, 'preprocessor' | 'detokenizers' | 'summary'>;
+  /** Where the lives of its actors are written down; absent: nowhere. */
+  readonly tape?: Tape | undefined;
   /** For what an operator should know and no actor says. */
   readonly warn: (facts: Readonly<Record<string, unknown>>, message: string) => void;
 }
@@ -92,21 +92,27 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
   const loads = new Map<string, Body<'Load'>>();
 
   const { mode, inhibitMs, kvIndexBytes, kvEvents, approximateMs, assumeMs } = config.routing;
-  const tape = config.tape.level === 'off' ? undefined : openRouteTape(bus, incarnation, warn);
+  const routes = config.tape.level === 'off' ? undefined : openRouteTape(bus, incarnation, warn);
   const router = kernel.spawn(
-    routerActor({
-      gateway: incarnation,
-      mode,
-      blockTokens,
-      cost: costConfig(config.routing),
-      caches: { maxBytes: kvIndexBytes, assumeMs: kvEvents ? assumeMs : approximateMs, reports: kvEvents },
-      queue: queueOf(config.routing),
-      tuning: tuningOf(config.routing),
-      ...sessionsOf(config.routing),
-      disagg: disaggOf(config.disagg),
-      inhibition: { firstMs: inhibitMs, longestMs: longestInhibitionMs },
-      tape,
-    }),
+    recorded(
+      parts.tape,
+      'router',
+      {
+        config: {
+          gateway: incarnation,
+          mode,
+          blockTokens,
+          cost: costConfig(config.routing),
+          caches: { maxBytes: kvIndexBytes, assumeMs: kvEvents ? assumeMs : approximateMs, reports: kvEvents },
+          queue: queueOf(config.routing),
+          tuning: tuningOf(config.routing),
+          ...sessionsOf(config.routing),
+          disagg: disaggOf(config.disagg),
+          inhibition: { firstMs: inhibitMs, longestMs: longestInhibitionMs },
+        },
+      },
+      { tape: routes },
+    ),
     address('gateway', incarnation, 'router'),
   );
   const views =
@@ -119,19 +125,29 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
         )
       : undefined;
   const journal = kernel.spawn(
-    journalActor({ gateway: incarnation, graceMs: config.nats.leaseMs }, openJournal(bus)),
+    recorded(
+      parts.tape,
+      'journal',
+      { config: { gateway: incarnation, graceMs: config.nats.leaseMs } },
+      { journal: openJournal(bus) },
+    ),
     address('gateway', incarnation, 'journal'),
   );
   const here = address('gateway', incarnation, 'frontend');
   const frontend: Ref<FrontendMessage> = kernel.spawn(
-    frontendActor(
+    recorded(
+      parts.tape,
+      'frontend',
       {
-        gateway: incarnation,
-        ...config.deadlines,
-        attempts,
-        maxRequests,
-        retries,
-        hashBlockTokens: mode === 'kv' ? blockTokens : 0,
+        config: {
+          gateway: incarnation,
+          ...config.deadlines,
+          attempts,
+          maxRequests,
+          retries,
+          hashBlockTokens: mode === 'kv' ? blockTokens : 0,
+        },
+        router,
       },
       {
         ...ports,
@@ -162,18 +178,24 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
         accepted: (req, { model, prompt }, label) =>
           void kernel.tell(journal, { type: 'Accepted', entry: { req, model, promptTokens: prompt.length, label } }),
       },
-      router,
     ),
     here,
   );
   const registry: Ref<RegistryMessage> = kernel.spawn(
-    registryActor(router, frontend, config.routing, (live) => {
-      instances = live;
-      // In the turn in which the router hears of it: nothing comes of a worker after its end.
-      views?.follow(live);
-      const known = new Set(live.map((each) => each.incarnation));
-      for (const worker of loads.keys()) if (!known.has(worker)) loads.delete(worker);
-    }),
+    recorded(
+      parts.tape,
+      'registry',
+      { router, frontend, limits: { silentMs: config.routing.silentMs, stuckMs: config.routing.stuckMs } },
+      {
+        changed(live) {
+          instances = live;
+          // In the turn in which the router hears of it: nothing comes of a worker after its end.
+          views?.follow(live);
+          const known = new Set(live.map((each) => each.incarnation));
+          for (const worker of loads.keys()) if (!known.has(worker)) loads.delete(worker);
+        },
+      },
+    ),
     address('gateway', incarnation, 'registry'),
   );
 
@@ -260,7 +282,7 @@ export async function startGatewayActors(parts: GatewayParts): Promise<GatewayAc
       await announcement?.withdraw();
       for (const source of [...frames, watch, settings]) source.stop();
       views?.stop();
-      tape?.stop();
+      routes?.stop();
     },
   };
 }

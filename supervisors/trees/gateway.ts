@@ -12,7 +12,7 @@ import {
   startTracing,
 } from '../../gateway/index.js';
 import { openMockVocabulary, openVocabulary, type Vocabulary } from '../../gpu/index.js';
-import type { InstanceInfo } from '../../transport/index.js';
+import type { Bus, InstanceInfo } from '../../transport/index.js';
 import type { GatewayBoot, RunningTree } from '../boot.js';
 import { changeSettings } from '../live-settings.js';
 import { actorLogs, processLogger } from '../process-log.js';
@@ -22,6 +22,7 @@ import { gatewayStatus, keptOut } from './gateway-status.js';
 import { openProcess } from './process.js';
 import { routeAnswers } from './route-answers.js';
 import { busyThresholdSettings, busyThresholds } from './router-settings.js';
+import { openTurns } from './turns.js';
 
 const factsMs = 500;
 /** Of both engines; the embedded one computes prompts in multiples of it (design 6.3). */
@@ -49,6 +50,8 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
     pid: process.pid,
     draining: false,
   };
+  const tape = tapeOf(boot, bus, (facts, message) => logger.warn(facts, message));
+  host.afterActors(() => tape?.stop());
   const actors = await startGatewayActors({
     bus,
     post: host.post,
@@ -62,6 +65,7 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
       summary: (summary) => http?.observe(summary),
     },
     warn: (facts, message) => logger.warn(facts, message),
+    tape,
   });
   for (const actor of actors.essential) host.essential(actor);
 
@@ -160,6 +164,12 @@ export async function startGateway(boot: GatewayBoot): Promise<RunningTree> {
     return { gateway: incarnation, settings: Object.fromEntries(shown) };
   }
   return { ...tree, answer };
+}
+
+function tapeOf({ config, incarnation }: GatewayBoot, bus: Bus, warn: Parameters<typeof openTurns>[1]['warn']) {
+  const { level } = config.tape;
+  if (level === 'off') return undefined;
+  return openTurns(bus, { component: 'gateway', incarnation, content: level === 'full', warn });
 }
 
 function openVocabularyOf(boot: GatewayBoot): Vocabulary {
