@@ -65,7 +65,7 @@ function connection(config: ResolvedConfig, incarnation: string, log: Log) {
   let bus: NatsBus | undefined;
   let post: PostOffice | undefined;
   let waiting: { role: Role; incarnation: string; reason: string }[] = [];
-  const keepsMail = config.tape.level === 'full';
+  const keepsMail = config.tape.level !== 'off';
   let restoring: NatsBus | undefined;
 
   const flush = () => {
@@ -79,7 +79,7 @@ function connection(config: ResolvedConfig, incarnation: string, log: Log) {
         { incarnation: dead, reason: reason.slice(0, 500) },
         head,
       );
-      // Nobody will ever read it, unless it is kept for replay.
+      // Nobody will ever read it, but people who ask what happened: until then its age bounds it, as that of all mail.
       if (keepsMail) continue;
       purgeMail(bus, role, dead).catch((error) =>
         log.warn('mail not purged', { incarnation: dead, error: String(error) }),

@@ -143,7 +143,10 @@ export async function importFrom(path: string, options: TapeOptions): Promise<vo
   process.stderr.write(`${count} records imported: read them with --imported ${name}, as long as TAPE keeps them\n`);
 }
 
-/** Load reports come four times a second from everybody: they are shown, and exported, when they are asked for. */
+/** Not of this node's doing; a file that is imported twice need not hold what was imported before. */
+const foreign = new Set(['import', 'imported']);
+
+/** Load reports come four times a second from everybody: they are shown when they are asked for, and exported. */
 async function filterOf(options: TapeOptions, whole = false): Promise<{ wanted: Wanted; pass(read: Read): boolean }> {
   const { complaintAbout, passes, readable, sinceOf, streamsOf } = await recordParts();
   const complaint = complaintAbout(options);
@@ -157,8 +160,12 @@ async function filterOf(options: TapeOptions, whole = false): Promise<{ wanted: 
   if (since === undefined)
     throw new UsageError(`--since ${options.since}: like 90s, 5m, 2h, 1d, or 2026-01-31T12:00:00Z`);
   const meant = passes(options);
-  const loads = whole || options.type?.toLowerCase() === 'load';
-  return { wanted: { streams: names, since }, pass: (read) => meant(read) && (loads || read.type !== 'Load') };
+  const asked = options.type?.toLowerCase();
+  const hidden = (type: string) => foreign.has(type) || (type === 'Load' && !whole);
+  return {
+    wanted: { streams: names, since },
+    pass: (read) => meant(read) && (read.type.toLowerCase() === asked || !hidden(read.type)),
+  };
 }
 
 function limitOf({ limit }: TapeOptions): number {

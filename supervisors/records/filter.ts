@@ -16,7 +16,19 @@ export interface RecordFilter {
 
 export const components = ['gateway', 'prefill', 'decode', 'node'] as const;
 /** Kinds of record that are no messages. */
-const otherTypes = ['step', 'routes', 'journal', 'dead', 'kv', 'tape', 'imported', 'Chunk', 'unreadable'];
+const otherTypes = [
+  'step',
+  'routes',
+  'journal',
+  'dead',
+  'kv',
+  'probe',
+  'tape',
+  'import',
+  'imported',
+  'Chunk',
+  'unreadable',
+];
 export const recordTypes: readonly string[] = [...Object.keys(bodies), ...otherTypes];
 
 /** What is wrong with a filter, and the nearest that would be right; undefined: nothing. */

@@ -8,12 +8,15 @@ import { type Read, readRecord, type TapeRecord } from './record.js';
 /** Fields that hold prompts, tokens or what gives them away, wherever they stand in a body. */
 const secret = new Set(['prompt', 'generated', 'tokens', 'token', 'grammar', 'logprobs', 'logitBias', 'cacheSalt']);
 
+/** `tokens: 64` is a count, `token: 64` is one. */
+const isSecret = (name: string, value: unknown) => secret.has(name) && (typeof value !== 'number' || name === 'token');
+
 /** Longer lists of anything are shown by their length. */
 const shownItems = 32;
 
 /** A value as JSON has it: bytes and long lists by their size, and without secrets unless `full`. */
 export function shown(value: unknown, full: boolean, name = ''): unknown {
-  if (!full && secret.has(name)) return sizeOf(value);
+  if (!full && isSecret(name, value)) return sizeOf(value);
   if (typeof value === 'bigint') return value.toString();
   if (value instanceof Uint8Array) return `${value.length} bytes`;
   if (ArrayBuffer.isView(value)) return Array.from(value as unknown as Uint32Array);
@@ -26,7 +29,7 @@ export function shown(value: unknown, full: boolean, name = ''): unknown {
 
 function sizeOf(value: unknown): unknown {
   if (ArrayBuffer.isView(value) || Array.isArray(value)) return `${(value as ArrayLike<unknown>).length} withheld`;
-  return typeof value === 'string' && value !== '' ? 'withheld' : typeof value === 'string' ? '' : 'withheld';
+  return value === '' ? '' : 'withheld';
 }
 
 /** The record as one JSON object. */
@@ -83,6 +86,8 @@ export function redact(record: TapeRecord): TapeRecord {
     case 'message':
       return { ...record, data: encodeCbor(blank(content.message)) };
     case 'map':
+      // What else is a map was written without prompts and tokens, as the level demands.
+      if (record.stream !== 'MAIL') return record;
       return { ...record, data: encodeCbor(blank(content.map, content.type === 'Chunk')) };
     case 'dead':
     case 'unreadable':
@@ -97,7 +102,7 @@ const withoutBytes = (data: Uint8Array) =>
   encodeCbor({ ...(decodeCbor(data) as Readonly<Record<string, unknown>>), bytes: new Uint8Array(0) });
 
 function blank(value: unknown, bytes = false, name = ''): unknown {
-  if (secret.has(name)) return blanked(value);
+  if (isSecret(name, value)) return blanked(value);
   if (value instanceof Uint8Array) return bytes ? new Uint8Array(value.length) : value;
   if (ArrayBuffer.isView(value)) return value;
   if (Array.isArray(value)) return value.map((each) => blank(each, bytes));

@@ -64,7 +64,10 @@ export function traceOf(evidence: Evidence): Trace {
   );
   const settled = finished.size >= choices;
   const lastAt = settled ? Math.max(...[...finished.values()].map(({ lastAt: at }) => at)) : 0;
-  const endedAt = end?.totalMs !== undefined ? acceptedAt + end.totalMs : (evidence.endedBy ?? lostAt ?? lastAt);
+  const settledAt = end?.outcome === 'complete' ? lastAt : 0;
+  // The journal counts by the gateway's clock, which may be some milliseconds behind: what is over has its last token.
+  const endedAt =
+    end?.totalMs === undefined ? (evidence.endedBy ?? lostAt ?? lastAt) : Math.max(acceptedAt + end.totalMs, settledAt);
   const counted = tokens.reduce((sum, { count }) => sum + count, 0);
   const attempts = Math.max(
     1,
