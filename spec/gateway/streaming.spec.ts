@@ -193,6 +193,10 @@ describe('Streaming', () => {
     socket.write(request(chatBody({ stream: true })));
     await rig.until(() => rig.calls.length === 1, 'the request');
     const stopped = rig.gateway.stop(5000);
+    // Whoever watches has half a second to see it.
+    const [ready, live] = await Promise.all([send(rig, '/ready'), send(rig, '/live')]);
+    expect([ready.status, live.status]).to.deep.equal([503, 200]);
+    expect(ready.body).to.include({ reason: 'draining' });
     await idle.closed;
     last().stream.text(0, 'still', 1);
     last().stream.finish(0, 'stop');
@@ -200,6 +204,7 @@ describe('Streaming', () => {
     await Promise.all([stopped, closed]);
     expect(received()).to.include('still').and.include('[DONE]');
     expect(rig.gone).to.deep.equal([]);
+    expect(await send(rig, '/live').catch((error: NodeJS.ErrnoException) => error.code)).to.equal('ECONNREFUSED');
   });
 
   it('ends what is left at the drain deadline with an error event, and tells the frontend', async () => {
