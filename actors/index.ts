@@ -78,6 +78,6 @@ export { explained, type SelectionMode } from './router/select.js';
 export type { RouterConfig } from './router/state.js';
 export type { RouterTuning } from './router/tuning.js';
 export { recorded, type Tape } from './tape/recording.js';
-export { type Difference, type Rerun, rerun, shownOutput } from './tape/replaying.js';
-export { decodeTurn, type Entry, encodeTurn, origins, type RawEntry, type Turn } from './tape/turn.js';
+export { type Rerun, rerun, shownOutput, toldAs } from './tape/replaying.js';
+export { decodeTurn, type Entry, encodeTurn, type Output, origins, type RawEntry, type Turn } from './tape/turn.js';
 export type { WorkerConfig, WorkerFacts, WorkerMessage } from './worker/contract.js';

@@ -117,6 +117,11 @@ const supervisorErrors = {
     retryable: true,
     meaning: 'the broker did not store a record',
   },
+  SUP_REPLAY: {
+    message: '{0}: {1}',
+    retryable: false,
+    meaning: 'what is to be run again is not on the tape, or a record of it is not as its process wrote it',
+  },
   SUP_TOOLCHAIN: {
     message: '{0}: run `npm run setup`',
     retryable: false,

@@ -37,6 +37,9 @@ export async function runRole(role: import('./ipc.js').Role): Promise<void> {
 export const recordParts = () => import('./records/index.js');
 export type RecordParts = Awaited<ReturnType<typeof recordParts>>;
 
+/** What only `dynact replay` needs; see replay/. */
+export const replayParts = () => import('./replay/index.js');
+
 /** See parts.ts. */
 export const nodeParts = () => import('./parts.js');
 export type NodeParts = Awaited<ReturnType<typeof nodeParts>>;

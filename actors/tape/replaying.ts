@@ -306,3 +306,10 @@ function compare({ outputs: recorded }: Entry, world: TapedWorld, thrown: unknow
 
 export const shownOutput = ({ kind, to, type }: Output): string =>
   [kind, type, to && `to ${to}`].filter(Boolean).join(' ');
+
+/** The message of an entry, if it is what that output told; content is compared by digest. */
+export function toldAs({ origin, type, input }: Entry, output: Output): unknown {
+  if (origin !== origins.told || type !== output.type) return undefined;
+  const message = decodeValue(input);
+  return digestOf(message) === output.digest ? message : undefined;
+}

@@ -8,6 +8,7 @@ import {
   type SettingQuestion,
   settings,
 } from '../../supervisors/index.js';
+import type { ReplayCommand } from './replay.js';
 import type { TapeOptions } from './tape.js';
 import type { TraceOptions } from './trace.js';
 import { UsageError } from './usage.js';
@@ -78,6 +79,22 @@ export async function main(argv: readonly string[]): Promise<void> {
     .addOption(stateDirOption())
     .addHelpText('after', traceHelp)
     .action(async (request: string, options: TraceOptions) => (await import('./trace.js')).trace(request, options));
+
+  program
+    .command('replay')
+    .description('run actors again on what the tape says they were told, and show where they first do something else')
+    .argument('<what>', 'an actor (router, gateway-0-x.frontend), a request, or a schedule of the simulator (*.json)')
+    .option('--from <entry>', 'print entries from this one on')
+    .option('--to <entry>', 'print entries up to this one')
+    .option('--until <entry>', 'end after this one')
+    .option('--step', 'print every entry; in a terminal wait for Enter after each')
+    .option('--break <type>', 'stop before messages of this type')
+    .option('--inspect', 'wait for a debugger; with --break it is stopped there')
+    .option('--json', 'print one JSON list')
+    .addOption(fileOption())
+    .addOption(importedOption())
+    .addOption(stateDirOption())
+    .action(async (what: string, options: ReplayCommand) => (await import('./replay.js')).replay(what, options));
 
   const tape = program
     .command('tape')

@@ -1,5 +1,5 @@
 /** Streams read back: records, filters, files of them, and the timeline of a request. */
-export { type Evidence, gather } from './evidence.js';
+export { type Evidence, gather, requestIdIn } from './evidence.js';
 export { type RecordWriter, writeRecords } from './file.js';
 export { complaintAbout, components, passes, type RecordFilter, recordTypes, sinceOf, streamsOf } from './filter.js';
 export { type PerfettoTrace, perfettoOf, type TraceEvent } from './perfetto.js';
