@@ -1,7 +1,7 @@
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { expect } from 'chai';
-import { injectFault } from '../../supervisors/index.js';
+import { injectFault, type ProcessStatus } from '../../supervisors/index.js';
 import { type Answer, ask } from './client.js';
 import { endNodes, startNode, survivors, type TestNode, until, untilIdle } from './node-kit.js';
 
@@ -53,6 +53,20 @@ async function dynact(node: TestNode, ...args: string[]) {
       resolve({ code: error ? Number(error.code) : 0, stdout, stderr });
     });
   });
+}
+
+/** From now on notes in which order processes end; the result has the roles of those that have. */
+function endsOf(node: TestNode, processes: readonly ProcessStatus[]): () => readonly string[] {
+  const ended: string[] = [];
+  const timer = setInterval(() => {
+    const left = new Set(survivors(node).map(({ pid }) => pid));
+    for (const { role, pid } of processes)
+      if (pid !== null && !left.has(pid) && !ended.includes(role)) ended.push(role);
+  }, 5);
+  return () => {
+    clearInterval(timer);
+    return ended;
+  };
 }
 
 describe('Supervision of a node under load', function () {
@@ -126,11 +140,19 @@ describe('Supervision of a node under load', function () {
     const busy = (count: number) =>
       until('requests in flight', async () => (await node.processOf('decode-0')).facts.inFlight === count);
     await busy(clients);
+    const ends = endsOf(node, (await node.status()).processes);
     node.process.kill('SIGTERM');
     for (const { finish, done, error } of await running)
       expect([finish, done, error]).to.deep.equal(['length', true, null]);
     await until('the end', () => node.process.exitCode === 0);
     expect(survivors(node)).to.deep.equal([]);
+    expect(ends(), 'who asks ends before who serves, and all before what they need').to.deep.equal([
+      'gateway',
+      'decode',
+      'prefill',
+      'nats',
+      'node',
+    ]);
 
     const impatient = await startNode([], { env: { DYNACT_MOCK_STEP_MS: '1000' } });
     const cut = ask(impatient.url, body(0));
