@@ -62,7 +62,7 @@ function endsOf(node: TestNode, processes: readonly ProcessStatus[]): () => read
     const left = new Set(survivors(node).map(({ pid }) => pid));
     for (const { role, pid } of processes)
       if (pid !== null && !left.has(pid) && !ended.includes(role)) ended.push(role);
-  }, 5);
+  }, 20);
   return () => {
     clearInterval(timer);
     return ended;
