@@ -3,7 +3,7 @@
  * its only caller. All methods are synchronous and never block: they put a command on the engine's ring and return; what
  * happens comes back through `EngineSink`, at most one call per engine step.
  */
-import type { BlockRef, Handoff, KvOp, PoolRef, Sampling } from '../transport/index.js';
+import type { BlockRef, Handoff, KvOp, LentPrefix, PoolRef, Sampling } from '../transport/index.js';
 
 export interface ModelCard {
   /** Model id as clients name it. */
@@ -134,10 +134,16 @@ export interface Engine {
   /**
    * Mode prefill: compute the prompt, export its KV from block `haveBlocks` on, sample the first token of every choice whose
    * `generated` is empty. The exported blocks live until `release(key)` or `leaseMs` after the prompt was finished.
+   * `prefix`: leading blocks that a peer lends; what is missing here is copied and verified first, and computed if that fails.
    */
-  prefill(request: EngineRequest, haveBlocks: number, leaseMs: number): Verdict;
+  prefill(request: EngineRequest, haveBlocks: number, leaseMs: number, prefix?: LentPrefix): Verdict;
   /** Mode decode, step 1: hold slots and host memory. `haveBlocks` leading prompt blocks are already in the prefix cache. */
   reserve(request: EngineRequest): Verdict<{ readonly haveBlocks: number }>;
+  /**
+   * Mode decode, after step 1: offers the leading blocks that the prefix cache has to whoever computes the prompt. They come in `exported` of a
+   * step, once, as many as the pool has room for, and live as long as the reservation does.
+   */
+  lend(key: number): Verdict;
   /** Step 2, any number of times, off the engine thread: copy these blocks and verify the copy. */
   pull(key: number, pool: PoolRef, blocks: readonly BlockRef[]): Verdict;
   /**

@@ -117,7 +117,13 @@ function wrap(native: NativeEngine, options: LlamaEngineOptions): LlamaEngine {
       });
     },
     generate: (request) => verdict(native.generate(request)),
-    prefill: (request, haveBlocks, leaseMs) => verdict(native.prefill(request, haveBlocks, leaseMs)),
+    prefill: (request, haveBlocks, leaseMs, prefix) =>
+      verdict(
+        prefix === undefined
+          ? native.prefill(request, haveBlocks, leaseMs)
+          : native.prefill(request, haveBlocks, leaseMs, prefix, ...pack(prefix.blocks)),
+      ),
+    lend: (key) => verdict(native.lend(key)),
     reserve(request) {
       const answer = native.reserve(request);
       return typeof answer === 'number' ? { ok: true, haveBlocks: answer } : refusal(answer);

@@ -5,7 +5,7 @@
  * across runs, workers and faults. It ends a choice at `maxTokens` only: `minTokens`, `ignoreEos` and all of `sampling` but the
  * seed change nothing.
  */
-import type { BlockRef, FinishCode, Handoff, PoolRef } from '../transport/index.js';
+import type { BlockRef, FinishCode, Handoff, LentPrefix, PoolRef } from '../transport/index.js';
 import type {
   Engine,
   EngineError,
@@ -17,7 +17,7 @@ import type {
   ModelCard,
   Verdict,
 } from './engine.js';
-import { kvBlocksOf, type Refusal, refuse, wrongBlock, wrongHandoff, wrongRequest } from './mock/checks.js';
+import { kvBlocksOf, missingOf, type Refusal, refuse, wrongBlock, wrongHandoff, wrongRequest } from './mock/checks.js';
 import { chain, choiceBase, digestKv, kvOf, logprobsAt, tokenAt } from './mock/content.js';
 import { type FirstToken, generatedTokens, type Job, type Run } from './mock/job.js';
 import { openNativeTransfer } from './mock/native-transfer.js';
@@ -53,6 +53,7 @@ class MockEngine implements Engine {
   #ready: Job[] = [];
   #running: Run[] = [];
   #committed: number[] = [];
+  #lent: { readonly key: number; readonly blocks: BlockRef[] }[] = [];
   #failed: ({ readonly key: number } & EngineError)[] = [];
   #freeSlots: number;
   #freeKv: number;
@@ -106,7 +107,7 @@ class MockEngine implements Engine {
     return this.#enqueue(job);
   }
 
-  prefill(request: EngineRequest, haveBlocks: number, leaseMs: number): Verdict {
+  prefill(request: EngineRequest, haveBlocks: number, leaseMs: number, prefix?: LentPrefix): Verdict {
     const refusal = this.#check(request);
     if (refusal !== undefined) return refusal;
     const blocks = Math.ceil(request.prompt.length / this.card.blockTokens);
@@ -121,7 +122,8 @@ class MockEngine implements Engine {
     job.slots = 1;
     job.kvBlocks = blocks;
     job.promised = exports;
-    return this.#enqueue(job);
+    if (prefix === undefined || !this.#borrow(job, prefix)) this.#enqueue(job);
+    return { ok: true };
   }
 
   reserve(request: EngineRequest): Verdict<{ readonly haveBlocks: number }> {
@@ -142,6 +144,20 @@ class MockEngine implements Engine {
     job.haveBlocks = cached.length;
     job.cachedTokens = cached.length * this.card.blockTokens;
     return { ok: true, haveBlocks: job.haveBlocks };
+  }
+
+  lend(key: number): Verdict {
+    const job = this.#jobs.get(key);
+    if (job?.state !== 'reserved') return refuse('GPU_UNKNOWN_KEY', `request ${key} holds no grant`);
+    if (job.exports.length > 0) return refuse('GPU_BAD_REQUEST', `request ${key} lends already`);
+    for (const [index, block] of job.blocks.slice(0, job.haveBlocks).entries()) {
+      if (block === undefined || this.#transfer.free() <= this.#promised) break;
+      const ref = this.#transfer.put(index, block.tokens, block.hash, block.bytes);
+      if (ref !== undefined) job.exports.push(ref);
+    }
+    this.#lent.push({ key, blocks: [...job.exports] });
+    this.#schedule();
+    return { ok: true };
   }
 
   pull(key: number, pool: PoolRef, blocks: readonly BlockRef[]): Verdict {
@@ -321,7 +337,7 @@ class MockEngine implements Engine {
       if (chunk < job.todo - job.done || budget === 0) break;
     }
     const idle = plan.length === 0 && this.#running.length === 0;
-    if (idle && this.#committed.length === 0 && this.#failed.length === 0) {
+    if (idle && this.#committed.length + this.#failed.length + this.#lent.length === 0) {
       this.#due = Number.NEGATIVE_INFINITY;
       return;
     }
@@ -360,7 +376,8 @@ class MockEngine implements Engine {
     this.#lasts = 0;
     const tokens: EngineToken[] = [];
     const progress: [number, number, number, number][] = [];
-    const exported: { key: number; blocks: BlockRef[] }[] = [];
+    const exported: { readonly key: number; readonly blocks: BlockRef[] }[] = this.#lent;
+    this.#lent = [];
     const prefilled: { key: number; cachedTokens: number }[] = [];
     let kept = 0;
     const running = this.#running;
@@ -539,6 +556,22 @@ class MockEngine implements Engine {
     });
   }
 
+  /** A peer's blocks enter the cache before the prompt is begun; what fails to is computed. False: they are of no use. */
+  #borrow(job: Job, prefix: LentPrefix): boolean {
+    const here = this.#cache.prefix(this.#wholeHashes(job)).length;
+    const missing = missingOf(job, prefix, here, this.#settings);
+    if (missing === undefined) return false;
+    this.#transfer.fetch(prefix.pool, missing, (result) => {
+      if (job.state !== 'waiting') return;
+      for (const [at, { hash, tokens }] of missing.entries()) {
+        const bytes = result.ok ? result.blocks[at] : undefined;
+        if (bytes !== undefined) this.#cache.put({ hash, tokens, bytes, digest: digestKv(bytes) });
+      }
+      this.#enqueue(job);
+    });
+    return true;
+  }
+
   #fetch(job: Job, pool: PoolRef, blocks: readonly BlockRef[], lost: (error: EngineError) => void): void {
     job.pulls += 1;
     this.#transfer.fetch(pool, blocks, (result) => {
@@ -574,6 +607,8 @@ class MockEngine implements Engine {
   #takeOver(job: Job): void {
     if (job.state !== 'ready') return;
     this.#committed.push(job.request.key);
+    for (const block of job.exports) this.#transfer.give(block);
+    job.exports = [];
     for (const block of job.blocks) {
       if (block?.tokens === this.card.blockTokens) this.#cache.put(block);
     }

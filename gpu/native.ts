@@ -40,7 +40,15 @@ export interface NativeEngine {
   };
   start(onStep: (step: NativeStep) => void): void;
   generate(request: object): NativeAnswer;
-  prefill(request: object, haveBlocks: number, leaseMs: number): NativeAnswer;
+  prefill(
+    request: object,
+    haveBlocks: number,
+    leaseMs: number,
+    prefix?: object,
+    numbers?: Float64Array,
+    hashes?: BigUint64Array,
+  ): NativeAnswer;
+  lend(key: number): NativeAnswer;
   reserve(request: object): number | readonly [string, string];
   pull(key: number, pool: object, numbers: Float64Array, hashes: BigUint64Array): NativeAnswer;
   commit(

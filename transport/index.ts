@@ -40,6 +40,7 @@ export {
   type FinishCode,
   finishCodes,
   type Handoff,
+  type LentPrefix,
   InstanceInfo,
   type Leg,
   type MessageType,

@@ -139,13 +139,29 @@ const ReplicaWaiting = Type.Object({
   leftMs: Count,
 });
 
+/** Leading blocks of a prompt that D has and lends to whoever computes the rest; valid as long as D's grant. */
+export const LentPrefix = Type.Object({
+  pool: PoolRef,
+  fingerprint: Type.String({ minLength: 1, maxLength: 128 }),
+  kvType: Type.String({ maxLength: 32 }),
+  layout: Type.String({ maxLength: 64 }),
+  blocks: Type.Array(BlockRef, { maxItems: 65536 }),
+});
+export type LentPrefix = Static<typeof LentPrefix>;
+
 /** Message bodies by type. */
 export const bodies = {
   // commands: JetStream MAIL
   /** gateway → D: hold slots and KV for a hand-off, then tell `prefill`. Answered Accepted or Refused. */
   Reserve: Type.Object({ work: Work, reply: ReplyTo, prefill: Incarnation }),
   /** D → P, once D holds its grant: compute the prompt, sample the first token of each fresh choice, offer KV to `decode`. */
-  Prefill: Type.Object({ work: Work, reply: ReplyTo, decode: Incarnation, haveBlocks: Count }),
+  Prefill: Type.Object({
+    work: Work,
+    reply: ReplyTo,
+    decode: Incarnation,
+    haveBlocks: Count,
+    prefix: Type.Optional(LentPrefix),
+  }),
   /** gateway → D: prefill and decode here (no prefill worker, or not worth one). */
   Generate: Type.Object({ work: Work, reply: ReplyTo }),
   /** P → D: the prompt is computed; `first` has the token P sampled for each fresh choice. */

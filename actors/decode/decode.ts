@@ -2,7 +2,7 @@
  * The decode worker: grants slots and KV (Reserve), copies and verifies what P offers, takes over from token 2 (PrefillDone), or
  * serves a request all by itself (Generate). Design 5.3 and 6.5.
  */
-import { finishCodes } from '../../transport/index.js';
+import { finishCodes, type PoolRef } from '../../transport/index.js';
 import type { GpuMessage } from '../gpu/gpu.js';
 import type { Behaviour, Ref } from '../kernel/contract.js';
 import type { WorkerConfig, WorkerMessage, WorkerState } from '../worker/contract.js';
@@ -10,13 +10,15 @@ import { type Job, requestKey } from '../worker/jobs.js';
 import { workerActor } from '../worker/worker.js';
 import { invite, offers, type PrefillQueue } from './offers.js';
 
+/** `pool`: what the engine lends from; undefined: it lends nothing. */
 export function decodeActor(
   config: WorkerConfig,
   gpu: Ref<GpuMessage>,
   queue: PrefillQueue = noQueue,
+  pool: () => PoolRef | undefined = () => undefined,
 ): Behaviour<WorkerMessage, WorkerState> {
   return workerActor(config, gpu, (api) => {
-    const queued = offers(api, queue);
+    const queued = offers(api, queue, pool);
     /** P may free its blocks: we have our own copy, or want none. */
     const releasePeer = queued.release;
     const replyOf = ({ gateway, num }: Job) => ({ gateway, num });
@@ -84,6 +86,7 @@ export function decodeActor(
         }
       },
       stepped(state, step, ctx) {
+        for (const { key, blocks } of step.exported) queued.lent(state, key, blocks, ctx);
         for (const key of step.committed) {
           const job = state.jobs.byKey.get(key);
           if (!job) continue;

@@ -2,7 +2,7 @@
  * The decode-first flow (design 5.3): D holds its grant and leaves a long prompt to whichever prefill worker has a slot free first, by a
  * queue that all of them take from. What nobody takes in time, and what the queue has no room for, D computes itself.
  */
-import { address, type Body, type Envelope, type Head } from '../../transport/index.js';
+import { address, type BlockRef, type Body, type Envelope, type Head, type PoolRef } from '../../transport/index.js';
 import type { GpuMessage } from '../gpu/gpu.js';
 import { codeOf } from '../kernel/errors.js';
 import { wantsRemotePrefill } from '../router/disagg.js';
@@ -28,7 +28,7 @@ const jobMs = 60_000;
 /** Takers that may be lost on one attempt of a request: the prompt may be what kills them. */
 const mostLosses = 3;
 
-export function offers(api: WorkerApi, queue: PrefillQueue) {
+export function offers(api: WorkerApi, queue: PrefillQueue, pool: () => PoolRef | undefined) {
   const { config } = api;
   const replyOf = ({ gateway, num }: Job) => ({ gateway, num });
   const jobOf = (job: Job, round: number) => ({ reply: replyOf(job), decode: config.incarnation, round });
@@ -39,7 +39,7 @@ export function offers(api: WorkerApi, queue: PrefillQueue) {
     if (command.type !== 'Generate' || limits === undefined || peers.size === 0) return undefined;
     if (!wantsRemotePrefill(job.work.prompt.length, 0, 0, limits)) return undefined;
     job.phase = 'held';
-    job.offer = { round: 0, taken: 0, lost: new Set(), takeBy: job.toldAt + takeMs };
+    job.offer = { round: 0, taken: 0, lost: new Set(), takeBy: job.toldAt + takeMs, lending: false };
     return { type: 'Reserve', request: api.requestOf(job) };
   }
 
@@ -86,7 +86,34 @@ export function offers(api: WorkerApi, queue: PrefillQueue) {
     if (job.offer === undefined) return;
     state.offered++;
     job.offer.takeBy = ctx.now() + takeMs;
+    lend(job, ctx);
     put(job, ctx);
+  }
+
+  /**
+   * Whoever takes it was not chosen for its cache, so D lends what it has itself: meanwhile, for it takes no longer than the queue does. To copy a
+   * block of 64 tokens twice takes half a millisecond here, to compute it 220, and on a fast GPU several: reading is always cheaper, down
+   * to one block.
+   */
+  function lend(job: Job, ctx: WorkerCtx): void {
+    if (job.offer === undefined || job.offer.lending || job.haveBlocks === 0 || job.blocks.length > 0) return;
+    if (pool() === undefined) return;
+    job.offer.lending = true;
+    ctx.tell(api.gpu, { type: 'Lend', key: job.key });
+  }
+
+  function lent(state: WorkerState, key: number, blocks: readonly BlockRef[], ctx: WorkerCtx): void {
+    const job = state.jobs.byKey.get(key);
+    if (job?.offer === undefined || !job.offer.lending) return;
+    job.offer.lending = false;
+    job.blocks.push(...blocks);
+    if (job.phase === 'held') invite(api, job, ctx, pool());
+  }
+
+  /** The grant ends, and what was lent with it. */
+  function takeBack(job: Job): void {
+    job.blocks.length = 0;
+    if (job.offer !== undefined) job.offer.lending = false;
   }
 
   function put(job: Job, ctx: WorkerCtx): void {
@@ -121,6 +148,7 @@ export function offers(api: WorkerApi, queue: PrefillQueue) {
   /** The prompt is computed here after all: the grant becomes an ordinary request of the engine. */
   function compute(state: WorkerState, job: Job, ctx: WorkerCtx): void {
     ctx.tell(api.gpu, { type: 'CancelKey', key: job.key });
+    takeBack(job);
     renameJob(state.jobs, job);
     job.offer = undefined;
     job.phase = 'decoding';
@@ -155,7 +183,7 @@ export function offers(api: WorkerApi, queue: PrefillQueue) {
       { num: job.num, leg: config.leg, worker: config.incarnation, taker },
       api.headOf(job),
     );
-    invite(api, job, ctx);
+    if (!open.lending) invite(api, job, ctx, pool());
   }
 
   /** Nothing can be expected of a taker: the next one is asked for at once. */
@@ -183,6 +211,7 @@ export function offers(api: WorkerApi, queue: PrefillQueue) {
     job.pulled = false;
     job.offer.takeBy = ctx.now() + takeMs;
     ctx.tell(api.gpu, { type: 'CancelKey', key: job.key });
+    takeBack(job);
     renameJob(state.jobs, job);
     ctx.tell(api.gpu, { type: 'Reserve', request: api.requestOf(job) });
   }
@@ -206,6 +235,7 @@ export function offers(api: WorkerApi, queue: PrefillQueue) {
   return {
     begin,
     granted,
+    lent,
     release,
     /** True: the message was about the queue. */
     other(state: WorkerState, message: WorkerMessage, ctx: WorkerCtx): boolean {
@@ -215,6 +245,9 @@ export function offers(api: WorkerApi, queue: PrefillQueue) {
           return true;
         case 'Offered':
           offered(state, message, ctx);
+          return true;
+        case 'NothingLent':
+          lent(state, message.key, [], ctx);
           return true;
         case 'Taken':
           taken(state, message, ctx);
@@ -268,8 +301,11 @@ export function offers(api: WorkerApi, queue: PrefillQueue) {
 }
 
 /** D holds its grant: now, and only now, P may compute. D tells it itself, which spares the first token a hop. */
-export function invite(api: WorkerApi, job: Job, ctx: WorkerCtx): void {
+export function invite(api: WorkerApi, job: Job, ctx: WorkerCtx, pool?: PoolRef): void {
   if (job.peer === undefined) return;
+  const { fingerprint, kvType, layout } = api.config;
+  const prefix = pool !== undefined &&
+    job.blocks.length > 0 && { pool, fingerprint, kvType, layout, blocks: job.blocks };
   ctx.command(
     address('prefill', job.peer, 'worker'),
     'Prefill',
@@ -278,6 +314,7 @@ export function invite(api: WorkerApi, job: Job, ctx: WorkerCtx): void {
       reply: { gateway: job.gateway, num: job.num },
       decode: api.config.incarnation,
       haveBlocks: job.haveBlocks,
+      ...(prefix && { prefix }),
     },
     { ...api.headOf(job), budgetMs: Math.max(1, Math.floor(job.deadlineAt - ctx.now())) },
     (code) => ({ type: 'Undelivered', key: job.key, code }),

@@ -3,23 +3,32 @@
  * that used the handles has been stopped before (design 3). Nothing else calls the engine.
  */
 import type { Engine, EngineError, EngineLoad, EngineRequest, EngineStep, Verdict } from '../../gpu/index.js';
-import type { BlockRef, Handoff, PoolRef } from '../../transport/index.js';
+import type { BlockRef, Handoff, LentPrefix, PoolRef } from '../../transport/index.js';
 import type { Behaviour, Ref } from '../kernel/contract.js';
 
 /** What the worker hears from its GPU actor. */
 export type GpuNews =
   | { readonly type: 'Verdict'; readonly key: number; readonly verdict: Verdict<{ readonly haveBlocks?: number }> }
-  | { readonly type: 'Step'; readonly step: EngineStep };
+  | { readonly type: 'Step'; readonly step: EngineStep }
+  | { readonly type: 'NothingLent'; readonly key: number };
 
 export type GpuMessage =
   | { readonly type: 'Attach'; readonly worker: Ref<GpuNews> }
   // Each of these is answered with a Verdict.
   | { readonly type: 'Generate'; readonly request: EngineRequest }
-  | { readonly type: 'Prefill'; readonly request: EngineRequest; readonly haveBlocks: number; readonly leaseMs: number }
+  | {
+      readonly type: 'Prefill';
+      readonly request: EngineRequest;
+      readonly haveBlocks: number;
+      readonly leaseMs: number;
+      readonly prefix?: LentPrefix;
+    }
   | { readonly type: 'Reserve'; readonly request: EngineRequest }
   // These are answered only if they are refused; success shows in the steps.
   | { readonly type: 'Pull'; readonly key: number; readonly pool: PoolRef; readonly blocks: readonly BlockRef[] }
   | { readonly type: 'Commit'; readonly key: number; readonly handoff: Handoff; readonly first: readonly FirstToken[] }
+  /** What is lent shows in a step; if nothing can be, NothingLent says so. */
+  | { readonly type: 'Lend'; readonly key: number }
   // These cannot fail.
   | { readonly type: 'CancelKey'; readonly key: number }
   | { readonly type: 'ReleaseKey'; readonly key: number }
@@ -67,7 +76,10 @@ export function gpuActor(
           answer(message.request.key, engine.generate(message.request));
           break;
         case 'Prefill':
-          answer(message.request.key, engine.prefill(message.request, message.haveBlocks, message.leaseMs));
+          answer(
+            message.request.key,
+            engine.prefill(message.request, message.haveBlocks, message.leaseMs, message.prefix),
+          );
           break;
         case 'Reserve':
           answer(message.request.key, engine.reserve(message.request));
@@ -82,6 +94,11 @@ export function gpuActor(
           if (!verdict.ok) answer(message.key, verdict);
           break;
         }
+        case 'Lend':
+          if (!engine.lend(message.key).ok && state.worker) {
+            ctx.tell(state.worker, { type: 'NothingLent', key: message.key });
+          }
+          break;
         case 'CancelKey':
           engine.cancel(message.key);
           break;

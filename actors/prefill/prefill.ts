@@ -74,7 +74,8 @@ export function prefillActor(
         const request = api.requestOf(job);
         job.phase = 'computing';
         job.expiresAt = job.toldAt + renewMs;
-        return { type: 'Prefill', request, haveBlocks: command.body.haveBlocks, leaseMs: config.leaseMs };
+        const { haveBlocks, prefix } = command.body;
+        return { type: 'Prefill', request, haveBlocks, leaseMs: config.leaseMs, ...(prefix && { prefix }) };
       },
       other(state, message, ctx) {
         if (message.type === 'HandOver') {

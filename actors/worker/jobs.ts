@@ -59,7 +59,7 @@ export interface Job {
   haveBlocks: number;
   phase: 'held' | 'computing' | 'handing' | 'decoding';
   readonly retained: Map<number, Retained>;
-  /** Exported so far (P). */
+  /** Exported so far (P), or lent to whoever computes the prompt (D). */
   readonly blocks: BlockRef[];
   cachedTokens: number;
   cachedSent: boolean;
@@ -85,6 +85,8 @@ export interface Offer {
   readonly lost: Set<string>;
   /** If nobody has taken it by then, D computes it. */
   takeBy: number;
+  /** The engine is about to say what of the prefix it lends: whoever has taken the prompt waits for that. */
+  lending: boolean;
 }
 
 /** A prompt that this prefill worker has taken from the queue, until D sends it. */

@@ -1,5 +1,5 @@
 /** What a mock engine refuses to take, and why: requests that cannot run, blocks and hand-offs that are not the reserved prompt's. */
-import type { BlockRef, Handoff } from '../../transport/index.js';
+import type { BlockRef, Handoff, LentPrefix } from '../../transport/index.js';
 import type { EngineError, EngineErrorCode, EngineRequest } from '../engine.js';
 import { mockVocabularySize } from '../mock-vocabulary.js';
 import type { Job } from './job.js';
@@ -48,6 +48,18 @@ export function wrongBlock(job: Job, blocks: readonly BlockRef[], { card, words 
     if (block.bytes !== tokens * words * 4) return `block ${block.index} has ${block.bytes} bytes`;
   }
   return undefined;
+}
+
+/** The blocks of a lent prefix that are missing after the first `here`, in order; undefined: it is of no use. */
+export function missingOf(job: Job, prefix: LentPrefix, here: number, settings: MockSettings): BlockRef[] | undefined {
+  const { card } = settings;
+  const alike =
+    prefix.fingerprint === card.fingerprint && prefix.kvType === card.kvType && prefix.layout === card.kvLayout;
+  // The last token is computed in any case.
+  const usable = Math.floor((job.request.prompt.length - 1) / card.blockTokens);
+  const missing = prefix.blocks.filter(({ index }) => index >= here && index < usable);
+  const whole = missing.every(({ index, tokens }, at) => index === here + at && tokens === card.blockTokens);
+  return alike && whole && missing.length > 0 && wrongBlock(job, missing, settings) === undefined ? missing : undefined;
 }
 
 /** Why this is no hand-off for the grant that `job` holds, if it is not. */

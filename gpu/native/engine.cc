@@ -150,6 +150,7 @@ bool Engine::learn_layout(std::string& error) {
 Engine::~Engine() {
   stop();
   fetcher_.reset();
+  reservations_.clear();
   pool_.reset();
   if (context_) {
     if (threadpool_) {
@@ -220,24 +221,36 @@ void Engine::look() {
   wake_.notify_one();
 }
 
-Verdict Engine::enqueue(std::unique_ptr<Job> job) {
+Verdict Engine::enqueue(std::unique_ptr<Job> job, const PrefixDesc& prefix) {
   auto box = std::make_shared<std::unique_ptr<Job>>(std::move(job));
   const Job& j = **box;
   const uint32_t key = j.request.key, slots = j.held_slots, promised = j.promised;
-  std::function<void()> command = [this, box] {
+  std::function<void()> command = [this, box, key, slots, promised] {
     Job* raw = box->get();
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      // Cancelled while it waited for a peer's blocks: nothing else knows of it yet.
+      if (keys_[key].cancelled) {
+        promised_ -= promised;
+        waiting_--;
+        waiting_slots_ -= slots;
+        keys_.erase(key);
+        return;
+      }
+    }
     raw->order = ++orders_;
     queue_.push_back(raw);
-    jobs_[raw->request.key] = std::move(*box);
+    jobs_[key] = std::move(*box);
   };
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   if (Verdict no = admit(j.request)) return no;
   if (promised_ + promised > options_.export_blocks)
     return Error{Code::pool_full, std::to_string(promised) + " blocks to export, " +
                                       std::to_string(options_.export_blocks - promised_) + " free"};
   keys_[key] = {};
   try {
-    post(std::move(command));
+    const bool waits = !prefix.blocks.empty() && borrow(prefix, j, command);
+    if (!waits) post(std::move(command));
   } catch (...) {
     keys_.erase(key);
     throw;
@@ -261,7 +274,7 @@ Verdict Engine::generate(Request request) {
   });
 }
 
-Verdict Engine::prefill(Request request, uint32_t have_blocks, uint32_t lease_ms) {
+Verdict Engine::prefill(Request request, uint32_t have_blocks, uint32_t lease_ms, PrefixDesc prefix) {
   return guarded([&]() -> Verdict {
     if (Verdict no = validate(request)) return no;
     if (!pool_) return Error{Code::pool_full, "this engine exports no KV"};
@@ -278,7 +291,7 @@ Verdict Engine::prefill(Request request, uint32_t have_blocks, uint32_t lease_ms
     job->lease_ms = lease_ms;
     job->promised = blocks - have_blocks;
     job->request = std::move(request);
-    return enqueue(std::move(job));
+    return enqueue(std::move(job), prefix);
   });
 }
 

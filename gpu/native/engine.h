@@ -75,8 +75,9 @@ class Engine {
 
   // gpu/engine.ts documents these. Any thread; none blocks on the engine thread.
   Verdict generate(Request request);
-  Verdict prefill(Request request, uint32_t have_blocks, uint32_t lease_ms);
+  Verdict prefill(Request request, uint32_t have_blocks, uint32_t lease_ms, PrefixDesc prefix = {});
   Verdict reserve(Request request, uint32_t& have_blocks);
+  Verdict lend(uint32_t key);
   Verdict pull(uint32_t key, const PoolDesc& pool, const std::vector<BlockDesc>& blocks);
   Verdict commit(uint32_t key, const HandoffDesc& handoff, const std::vector<FirstToken>& first);
   void cancel(uint32_t key);
@@ -117,6 +118,13 @@ class Engine {
     uint32_t prompt_tokens() const { return static_cast<uint32_t>(request.prompt.size()); }
     PromptRef prompt() const { return {hashes.data(), request.prompt.data()}; }
   };
+  // Slots of the pool that a peer may read; given back when neither the reservation nor a copy needs them.
+  struct Lent {
+    std::shared_ptr<KvPool> pool;
+    std::atomic<uint32_t>& gauge;
+    std::vector<uint64_t> offsets;
+    ~Lent();
+  };
   struct Reservation {
     enum class Block : uint8_t { missing, pulling, placed };
     Request request;
@@ -135,6 +143,8 @@ class Engine {
     bool committing = false;
     Clock::time_point deadline;
     std::vector<FirstToken> first;
+    std::vector<CachedBlock> cached;  // what the cache had
+    std::shared_ptr<Lent> lent;
   };
   struct Export {
     std::vector<uint64_t> offsets;
@@ -163,7 +173,8 @@ class Engine {
   }
   Verdict admit(const Request& request);  // holds mutex_
   Verdict admit_held(const Request& request);  // the same for one that takes its slots at once
-  Verdict enqueue(std::unique_ptr<Job> job);
+  Verdict enqueue(std::unique_ptr<Job> job, const PrefixDesc& prefix = {});
+  bool borrow(const PrefixDesc& prefix, const Job& job, std::function<void()> then);
   void post(std::function<void()> command);  // holds mutex_
   void look();  // holds mutex_: something may be due on the engine thread
 
@@ -220,7 +231,7 @@ class Engine {
   void (*threadpool_free_)(ggml_threadpool*) = nullptr;
   KvLayout layout_;
   std::unique_ptr<PrefixCache> cache_;
-  std::unique_ptr<KvPool> pool_;
+  std::shared_ptr<KvPool> pool_;
   EngineSink sink_;
   std::atomic<bool> stopping_{false};
   std::thread thread_;

@@ -230,7 +230,8 @@ class EngineWrap final : public Napi::ObjectWrap<EngineWrap> {
         env, "Engine",
         {InstanceAccessor<&EngineWrap::facts>("facts"), InstanceMethod<&EngineWrap::start>("start"),
          InstanceMethod<&EngineWrap::generate>("generate"), InstanceMethod<&EngineWrap::prefill>("prefill"),
-         InstanceMethod<&EngineWrap::reserve>("reserve"), InstanceMethod<&EngineWrap::pull>("pull"),
+         InstanceMethod<&EngineWrap::reserve>("reserve"), InstanceMethod<&EngineWrap::lend>("lend"),
+         InstanceMethod<&EngineWrap::pull>("pull"),
          InstanceMethod<&EngineWrap::commit>("commit"), InstanceMethod<&EngineWrap::cancel>("cancel"),
          InstanceMethod<&EngineWrap::release>("release"), InstanceMethod<&EngineWrap::load>("load"),
          InstanceMethod<&EngineWrap::cpu>("cpu"), InstanceMethod<&EngineWrap::stop>("stop")});
@@ -309,11 +310,22 @@ class EngineWrap final : public Napi::ObjectWrap<EngineWrap> {
     return engine_ ? answer(info.Env(), engine_->generate(to_request(info[0]))) : stopped(info.Env());
   }
 
-  // prefill(request, haveBlocks, leaseMs)
+  // lend(key)
+  Napi::Value lend(const Napi::CallbackInfo& info) {
+    if (!engine_) return stopped(info.Env());
+    return answer(info.Env(), engine_->lend(info[0].As<Napi::Number>().Uint32Value()));
+  }
+
+  // prefill(request, haveBlocks, leaseMs, prefix?, numbers?, hashes?)
   Napi::Value prefill(const Napi::CallbackInfo& info) {
     if (!engine_) return stopped(info.Env());
+    PrefixDesc prefix;
+    if (info[3].IsObject()) {
+      Napi::Object o = object(info[3], "prefix");
+      prefix = {to_pool(o.Get("pool")), text(o, "fingerprint"), text(o, "kvType"), text(o, "layout"), to_blocks(info[4], info[5])};
+    }
     return answer(info.Env(), engine_->prefill(to_request(info[0]), info[1].As<Napi::Number>().Uint32Value(),
-                                               info[2].As<Napi::Number>().Uint32Value()));
+                                               info[2].As<Napi::Number>().Uint32Value(), std::move(prefix)));
   }
 
   // reserve(request): number of blocks it has, or the refusal

@@ -70,6 +70,89 @@ void Engine::drop_export(uint32_t key) {
   exports_.erase(held);
 }
 
+// ---- lending and borrowing a prefix ----
+
+Engine::Lent::~Lent() {
+  for (uint64_t offset : offsets) pool->give(offset);
+  gauge -= static_cast<uint32_t>(offsets.size());
+}
+
+// Copied on the thread that copies everything; what a reader finds of blocks that were given back fails its checksum.
+Verdict Engine::lend(uint32_t key) {
+  return guarded([&]() -> Verdict {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = reservations_.find(key);
+    if (found == reservations_.end()) return Error{Code::unknown_key, "no reservation " + std::to_string(key)};
+    const std::shared_ptr<Reservation> r = found->second;
+    if (r->lent) return Error{Code::bad_request, "lent twice"};
+    // An engine that exports prompts of its own keeps its pool for those.
+    if (!pool_ || promised_ > 0) return Error{Code::pool_full, "this engine lends nothing"};
+    auto lent = std::shared_ptr<Lent>(new Lent{pool_, exported_blocks_, {}});
+    auto blocks = std::make_shared<std::vector<BlockDesc>>();
+    std::vector<CachedBlock> held(r->cached.begin(), r->cached.end());
+    for (uint32_t i = 0; i < held.size(); i++) {
+      const int64_t offset = pool_->take();
+      if (offset < 0) break;
+      lent->offsets.push_back(static_cast<uint64_t>(offset));
+      exported_blocks_++;
+      const size_t size = layout_.token_bytes() * kBlockTokens;
+      blocks->push_back({i, kBlockTokens, static_cast<uint64_t>(offset), static_cast<uint32_t>(size), 0, r->hashes[i]});
+    }
+    const auto copy = [this, lent, blocks, held = std::move(held)] {
+      for (BlockDesc& block : *blocks) {
+        uint8_t* slot = lent->pool->at(block.offset);
+        std::memcpy(slot, held[block.index].get(), block.bytes);
+        block.checksum = block_checksum(slot, block.bytes, block.hash);
+      }
+    };
+    const auto done = [this, key, blocks](FetchResult&&) {
+      std::lock_guard<std::mutex> held_lock(mutex_);
+      post([this, key, blocks] { events_.exported.push_back({key, std::move(*blocks)}); });
+    };
+    if (!fetcher_->run(copy, done)) return Error{Code::full, "too many transfers at once"};
+    r->lent = std::move(lent);
+    return {};
+  });
+}
+
+// Puts a peer's blocks into the prefix cache, as far as they are whole, of this prompt and missing here; `then` is posted when that is
+// over, however it went: what is missing is computed. False: there is nothing to wait for. Holds mutex_.
+bool Engine::borrow(const PrefixDesc& prefix, const Job& job, std::function<void()> then) {
+  if (prefix.fingerprint != options_.fingerprint || prefix.kv_type != layout_.kv_type() || prefix.layout != layout_.name()) return false;
+  const uint32_t n = job.prompt_tokens();
+  // The last token is computed in any case.
+  const size_t usable = std::min<size_t>((n - 1) / kBlockTokens, cache_->capacity());
+  const size_t here = cache_->covered(job.prompt(), usable);
+  std::vector<BlockDesc> fetch;
+  for (const BlockDesc& block : prefix.blocks) {
+    if (block.index < here || block.index >= usable) continue;
+    const bool good = block.index == here + fetch.size() && block.tokens == kBlockTokens &&
+                      block.bytes == layout_.token_bytes() * kBlockTokens && block.hash == job.hashes[block.index];
+    if (!good) return false;
+    fetch.push_back(block);
+  }
+  if (fetch.empty()) return false;
+  struct Arriving {
+    std::vector<uint64_t> hashes;
+    std::vector<int32_t> prompt;
+    std::vector<CachedBlock> blocks;
+  };
+  auto arriving = std::make_shared<Arriving>(Arriving{job.hashes, job.request.prompt, {}});
+  const auto copy = [this, arriving](const BlockDesc& block, const uint8_t* from) {
+    std::shared_ptr<uint8_t> bytes = cache_->allocate();
+    std::memcpy(bytes.get(), from, block.bytes);
+    arriving->blocks.push_back(bytes);
+    return block_checksum(bytes.get(), block.bytes, block.hash);
+  };
+  const auto done = [this, arriving, here, then = std::move(then)](FetchResult&& result) {
+    if (result.status == FetchStatus::ok)
+      cache_->put({arriving->hashes.data(), arriving->prompt.data()}, here, arriving->blocks);
+    std::lock_guard<std::mutex> lock(mutex_);
+    post(then);
+  };
+  return fetcher_->fetch(prefix.pool, std::move(fetch), copy, done);
+}
+
 // ---- receiving ----
 
 Verdict Engine::reserve(Request request, uint32_t& have_blocks) {
@@ -86,6 +169,7 @@ Verdict Engine::reserve(Request request, uint32_t& have_blocks) {
                                 salted_seed(request.cache_salt), true);
     r->blocks = cache_->find({r->hashes.data(), request.prompt.data()}, n / kBlockTokens);
     r->have = static_cast<uint32_t>(r->blocks.size());
+    r->cached = r->blocks;
     r->blocks.resize(r->hashes.size());
     r->states.resize(r->hashes.size(), Reservation::Block::missing);
     r->blob = blobs_->take();

@@ -52,6 +52,13 @@ struct HandoffDesc {
   std::vector<BlockDesc> blocks;
 };
 
+// Leading blocks of a prompt that a peer has in its cache and lends.
+struct PrefixDesc {
+  PoolDesc pool;
+  std::string fingerprint, kv_type, layout;
+  std::vector<BlockDesc> blocks;
+};
+
 struct FirstToken {
   uint32_t choice = 0;
   int32_t token = 0;

@@ -154,6 +154,61 @@ describe('a request whose decode worker leaves the prompt to the queue', () => {
     await settled(fleet);
   });
 
+  describe('and has the beginning of the prompt itself', () => {
+    const story = (length: number) => Uint32Array.from({ length }, (_, i) => (i * 17 + 3) % 50_000);
+    /** Another fleet's workers have the same names, and so have their pools: texts are compared when this one is done. */
+    async function answered(fleet: Fleet, body: ReturnType<typeof prepared>): Promise<Seen> {
+      const { seen } = fleet.submit(body);
+      await fleet.run(60_000, () => seen.ends > 0);
+      complete(seen);
+      return seen;
+    }
+    /** D knows 400 tokens of the prompt, 6 blocks; whoever computed them is gone. */
+    async function turnTwo(options: Partial<FleetOptions> = {}) {
+      const fleet = fleetOf({ prefill: 2, decode: 1, ...options });
+      await answered(fleet, prepared({ prompt: story(400) }));
+      fleet.killWorker(fleet.summaries[0]?.prefill as string);
+      return { fleet, body: prepared({ prompt: story(900) }) };
+    }
+
+    it('lends it to whoever takes the prompt, who computes the rest', async () => {
+      const { fleet, body } = await turnTwo();
+      const seen = await answered(fleet, body);
+      expect(fleet.commands.slice(-3)).to.deep.equal(['Generate', 'Prefill', 'PrefillDone']);
+      expect(seen.usage?.cachedTokens).to.equal(6 * 64);
+      await settled(fleet);
+      expect(seen.texts).to.deep.equal(await reference(body));
+    });
+
+    it('lends again what its next taker has not, when one was lost', async () => {
+      const { fleet, body } = await turnTwo({ prefill: 3, engine: { speedup: 0.2, batchTokens: 64 } });
+      const { seen } = fleet.submit(body);
+      await fleet.run(60_000, () => fleet.commands.filter((type) => type === 'Prefill').length === 2);
+      fleet.killWorker(fleet.placement('prefill') as string);
+      await fleet.run(120_000, () => seen.ends > 0);
+      complete(seen);
+      expect(seen.usage?.cachedTokens).to.equal(6 * 64);
+      await fleet.run(6_000);
+      await settled(fleet);
+      expect(seen.texts).to.deep.equal(await reference(body));
+    });
+
+    it('does without where its pool has no room, and holds nothing when the client goes meanwhile', async () => {
+      const { fleet, body } = await turnTwo({ engine: { poolBlocks: 16 } });
+      const bodies = [body, prepared({ prompt: story(880) })];
+      const all = await Promise.all(bodies.map((each) => answered(fleet, each)));
+      await settled(fleet);
+      for (const [at, { texts }] of all.entries()) expect(texts).to.deep.equal(await reference(bodies[at] ?? body));
+      for (const afterMs of [0, 1, 2, 5, 20]) {
+        const other = await turnTwo();
+        const { ticket } = other.fleet.submit(other.body);
+        await other.fleet.run(afterMs);
+        other.fleet.gone(ticket);
+        await settled(other.fleet);
+      }
+    });
+  });
+
   it('is given up, and kept as a dead letter, after three takers died of it', async () => {
     const fleet = fleetOf({ prefill: 4, decode: 1, engine: { speedup: 0.1 } });
     const { seen } = fleet.submit();

@@ -371,7 +371,7 @@ export function createFleet(options: FleetOptions) {
     const behaviour =
       component === 'prefill'
         ? prefillActor(workerConfig, gpu, () => engine.pool as NonNullable<Engine['pool']>, source)
-        : decodeActor(workerConfig, gpu, jobs.queue);
+        : decodeActor(workerConfig, gpu, jobs.queue, () => engine.pool);
     const ref: Ref<WorkerMessage> = kernel.spawn(behaviour, address(component, incarnation, 'worker'));
     const beacon = kernel.spawn(
       beaconActor(incarnation, engine.limits, gpu, ref, () => 0),

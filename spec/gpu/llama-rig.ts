@@ -4,7 +4,7 @@ import { homedir, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createLlamaEngine, type EngineRequest, type LlamaEngine, type LlamaEngineOptions } from '../../gpu/index.js';
 import { writeTinyModel } from '../../gpu/tiny-model.js';
-import type { BlockRef, Handoff, KvOp, Sampling } from '../../transport/index.js';
+import type { BlockRef, Handoff, KvOp, LentPrefix, Sampling } from '../../transport/index.js';
 
 export const greedy: Sampling = {
   temperature: 0,
@@ -69,19 +69,22 @@ export interface Rig {
   /** Blocks of the prefix cache by what the engine has said of them. */
   readonly held: ReadonlySet<bigint>;
   generate(prompt: Uint32Array, sampling: Sampling, options?: Partial<EngineRequest>): Promise<Result>;
-  /** Prefill at `from`, decode here: what comes out of both together. */
+  /** Prefill at `from`, decode here: what comes out of both together, and what `from` had in its cache. */
   receive(from: Sender, prompt: Uint32Array, sampling: Sampling, options?: ReceiveOptions): Promise<Result>;
   prefill(
     prompt: Uint32Array,
     sampling: Sampling,
     haveBlocks: number,
     options?: Partial<EngineRequest>,
+    prefix?: LentPrefix,
   ): Promise<Result & { key: number }>;
 }
 
 interface ReceiveOptions extends Partial<EngineRequest> {
   /** Changes the descriptor on its way. */
   readonly damage?: (handoff: Handoff) => Handoff;
+  /** The receiver lends what it has of the prompt, as this makes of it. */
+  readonly lend?: (prefix: LentPrefix) => LentPrefix;
 }
 
 interface Waiting {
@@ -113,6 +116,7 @@ export async function openRig(path: string, options: Partial<LlamaEngineOptions>
     entry.done({ tokens, cached, blocks, ...(failed === undefined ? {} : { failed }) });
   };
   let steps = 0;
+  const lending = new Map<number, (blocks: readonly BlockRef[]) => void>();
   const held = new Set<bigint>();
   const apply = (op: KvOp) => {
     if (op.op === 'cleared') throw new Error('a running cache is not cleared');
@@ -126,7 +130,11 @@ export async function openRig(path: string, options: Partial<LlamaEngineOptions>
     step(step) {
       steps++;
       step.cache?.forEach(apply);
-      for (const { key, blocks } of step.exported) waiting.get(key)?.blocks.push(...blocks);
+      for (const { key, blocks } of step.exported) {
+        waiting.get(key)?.blocks.push(...blocks);
+        lending.get(key)?.(blocks);
+        lending.delete(key);
+      }
       for (const [key, , , cached] of step.progress) {
         const entry = waiting.get(key);
         if (entry !== undefined) entry.cached = cached;
@@ -175,18 +183,26 @@ export async function openRig(path: string, options: Partial<LlamaEngineOptions>
       if (!verdict.ok) end(asked.key, verdict);
       return result;
     },
-    async prefill(tokens, sampling, haveBlocks, extra = {}) {
+    async prefill(tokens, sampling, haveBlocks, extra = {}, prefix) {
       const asked = request(++keys, tokens, sampling, extra);
       const result = wait(asked, true);
-      const verdict = engine.prefill(asked, haveBlocks, 10_000);
+      const verdict = engine.prefill(asked, haveBlocks, 10_000, prefix);
       if (!verdict.ok) end(asked.key, verdict);
       return { ...(await result), key: asked.key };
     },
-    async receive(from, tokens, sampling, { damage = (same: Handoff) => same, ...extra } = {}) {
+    async receive(from, tokens, sampling, { damage = (same: Handoff) => same, lend, ...extra } = {}) {
       const asked = request(++keys, tokens, sampling, extra);
       const reserved = engine.reserve(asked);
       if (!reserved.ok) return { tokens: [], cached: 0, blocks: [], failed: reserved };
-      const { failed, ...sent } = await from.prefill(tokens, sampling, reserved.haveBlocks, extra);
+      let prefix: LentPrefix | undefined;
+      if (lend !== undefined && engine.pool !== undefined) {
+        const lent = new Promise<readonly BlockRef[]>((done) => lending.set(asked.key, done));
+        const can = engine.lend(asked.key);
+        if (!can.ok) throw new Error(can.message);
+        const { fingerprint, kvType, kvLayout: layout } = engine.card;
+        prefix = lend({ pool: engine.pool, fingerprint, kvType, layout, blocks: [...(await lent)] });
+      }
+      const { failed, ...sent } = await from.prefill(tokens, sampling, reserved.haveBlocks, extra, prefix);
       if (failed !== undefined || from.engine.pool === undefined) throw new Error(failed?.message ?? 'no pool');
       const { fingerprint, kvType, kvLayout } = from.engine.card;
       const result = wait(asked, false);
@@ -208,7 +224,7 @@ export async function openRig(path: string, options: Partial<LlamaEngineOptions>
       if (!verdict.ok) end(asked.key, verdict);
       const rest = await result;
       from.engine.release(sent.key);
-      return { ...rest, tokens: [...sent.tokens, ...rest.tokens] };
+      return { ...rest, tokens: [...sent.tokens, ...rest.tokens], cached: sent.cached };
     },
   };
 }

@@ -31,8 +31,8 @@ export async function openEngine(boot: WorkerBoot): Promise<Engine> {
     threads: engine.threads || threadsPerWorker(config.topology),
     prefillChunk: engine.prefillChunkTokens,
     cacheBytes: engine.kvCacheBytes,
-    // Room for every prompt that the router may have out at a time: P's slots and one more.
-    exportBlocks: role === 'prefill' ? (slots + 1) * Math.ceil(contextTokens / 64) : 0,
+    // Room for every prompt that the router may have out at a time: P's slots and one more. D lends of what it has cached.
+    exportBlocks: (slots + 1) * Math.ceil(contextTokens / 64),
     device: engine.gpu,
   });
 }

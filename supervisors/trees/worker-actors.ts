@@ -197,7 +197,7 @@ function workerBehaviour(
   };
   if (role === 'decode') {
     const board = openJobBoard(bus, poolOf(engine.card), address(role, info.incarnation, 'worker'));
-    return decodeActor(config, gpu, board) as Behaviour<WorkerMessage, unknown>;
+    return decodeActor(config, gpu, board, () => engine.pool) as Behaviour<WorkerMessage, unknown>;
   }
   const { pool } = engine;
   if (pool === undefined) throw new Error(`the ${engine.card.engine} engine of a prefill worker exports no KV`);
