@@ -146,7 +146,7 @@ export async function importFrom(path: string, options: TapeOptions): Promise<vo
 /** Not of this node's doing; a file that is imported twice need not hold what was imported before. */
 const foreign = new Set(['import', 'imported']);
 
-/** Load reports come four times a second from everybody: they are shown when they are asked for, and exported. */
+/** Load reports come four times a second from everybody, and so do turns about no request: shown when asked for, and exported. */
 async function filterOf(options: TapeOptions, whole = false): Promise<{ wanted: Wanted; pass(read: Read): boolean }> {
   const { complaintAbout, passes, readable, sinceOf, streamsOf } = await recordParts();
   const complaint = complaintAbout(options);
@@ -161,10 +161,11 @@ async function filterOf(options: TapeOptions, whole = false): Promise<{ wanted: 
     throw new UsageError(`--since ${options.since}: like 90s, 5m, 2h, 1d, or 2026-01-31T12:00:00Z`);
   const meant = passes(options);
   const asked = options.type?.toLowerCase();
-  const hidden = (type: string) => foreign.has(type) || (type === 'Load' && !whole);
+  const idle = ({ type, requests }: Read) => type === 'Load' || (type === 'turn' && requests.length === 0);
+  const hidden = (read: Read) => foreign.has(read.type) || (idle(read) && !whole);
   return {
     wanted: { streams: names, since },
-    pass: (read) => meant(read) && (read.type.toLowerCase() === asked || !hidden(read.type)),
+    pass: (read) => meant(read) && (read.type.toLowerCase() === asked || !hidden(read)),
   };
 }
 

@@ -1,6 +1,9 @@
 /** All that the records of a source say of one request. */
+import type { Turn } from '../../actors/index.js';
 import {
   type Body,
+  type Component,
+  decodeCbor,
   type Envelope,
   finishCodes,
   type JournalEnd,
@@ -20,6 +23,9 @@ interface Said {
 }
 
 export interface Message extends Said {
+  readonly id: string;
+  /** When the actor it is for was given it, by the clock of its process; undefined: its turns are not on the tape. */
+  handledAt: number | undefined;
   readonly sentAt: number;
   readonly attempt: number;
   readonly from: string;
@@ -77,6 +83,8 @@ export interface Evidence {
   readonly messages: Message[];
   readonly tokens: TokenRun[];
   readonly routes: Route[];
+  /** Turns of processes that were about it: what their actors were given, and did. */
+  readonly turns: (Said & { readonly process: string; readonly detail: string })[];
   readonly down: (Said & { readonly incarnation: string; readonly reason: string })[];
   readonly dead: (Said & { readonly attempt: number; readonly detail: string })[];
   readonly unreadable: { readonly source: string; readonly why: string }[];
@@ -141,6 +149,7 @@ const fresh = (request: string, streams: readonly StreamFacts[]): Evidence => ({
   messages: [],
   tokens: [],
   routes: [],
+  turns: [],
   down: [],
   dead: [],
   unreadable: [],
@@ -220,6 +229,8 @@ async function search(source: Source, evidence: Evidence): Promise<void> {
           const detail = 'in chunks';
           evidence.messages.push({
             ...said,
+            id: '',
+            handledAt: undefined,
             sentAt: record.at,
             type,
             from,
@@ -233,6 +244,9 @@ async function search(source: Source, evidence: Evidence): Promise<void> {
         break;
       case 'unreadable':
         evidence.unreadable.push({ source: said.source, why: content.why });
+        break;
+      case 'turn':
+        keepTurn(evidence, content.turn, said);
         break;
       case 'journal':
         break;
@@ -253,6 +267,15 @@ async function search(source: Source, evidence: Evidence): Promise<void> {
     ...evidence.routes.flatMap(({ prefill, decode }) => [prefill, decode]),
     ...evidence.messages.flatMap(({ from, to }) => [from.split('.')[1], to.split('.')[1]]),
   ]);
+  // Last, for a turn tells when a message was handled that has been read by then.
+  const processes = evidence.messages.map(({ to }) => to.split('.').slice(0, 2).join('.'));
+  await look(
+    ['TAPE'],
+    [...new Set(processes)].map((process) => {
+      const [component, incarnation = ''] = process.split('.') as [Component, string];
+      return s.turns(component, incarnation);
+    }),
+  );
   const others = evidence.down.filter(({ incarnation }) => !concerned.has(incarnation));
   for (const other of others) evidence.down.splice(evidence.down.indexOf(other), 1);
 }
@@ -264,7 +287,7 @@ const ownOf = ({ namespace }: Source, gateway: string) => {
 
 /** The number its gateway gave it, if the message has it. */
 function keepMessage(evidence: Evidence, message: Envelope, said: Said): number | undefined {
-  const { type, from, to, attempt, ts, budgetMs } = message;
+  const { id, type, from, to, attempt, ts, budgetMs } = message;
   const body = message.body as Partial<Body<'Reserve'> & Body<'Accepted'>>;
   const { reply, work, num } = body;
   if (reply !== undefined) evidence.gateway = reply.gateway;
@@ -275,7 +298,19 @@ function keepMessage(evidence: Evidence, message: Envelope, said: Said): number 
   }
   const choices = work?.choices.length ?? 0;
   const detail = detailOf(message);
-  evidence.messages.push({ ...said, sentAt: ts, attempt, from, to, type, detail, choices, budgetMs });
+  evidence.messages.push({
+    ...said,
+    id,
+    handledAt: undefined,
+    sentAt: ts,
+    attempt,
+    from,
+    to,
+    type,
+    detail,
+    choices,
+    budgetMs,
+  });
   return reply?.num ?? num;
 }
 
@@ -302,6 +337,37 @@ function keepTokens(evidence: Evidence, { record, content }: Read, num: number):
       run.lastSource = source;
       if (finish !== finishCodes.none) run.finish = finish;
     }
+  }
+}
+
+/** Deliveries of which each turn has some, whomever they concern. */
+const everyday = new Set(['Load', 'Facts', 'Frame', 'Sweep', 'Heard', 'HeardFrom']);
+/** Entries of a turn that are told: it may have been about many requests. */
+const entriesTold = 6;
+
+/** What a process did about the request in one turn, and that it was then that its messages were handled. */
+function keepTurn({ request, messages, turns }: Evidence, { process, at, requests, entries }: Turn, said: Said): void {
+  if (!requests.includes(request)) return;
+  for (const { actor, input } of entries) {
+    const id = idOf(input);
+    const message = id === '' ? undefined : messages.find((each) => each.id === id && each.to === actor);
+    if (message !== undefined) message.handledAt ??= at;
+  }
+  const own = entries.filter(({ type }) => !everyday.has(type));
+  const told = own.slice(0, entriesTold).map(({ actor, type, outputs }) => {
+    const did = outputs.flatMap((output) => (output.type === '' ? [] : [`${output.kind} ${output.type}`]));
+    return `${actor.split('.').at(-1)} ${type}${did.length === 0 ? '' : `: ${[...new Set(did)].join(', ')}`}`;
+  });
+  const more = own.length > told.length ? [`${own.length - told.length} more`] : [];
+  if (own.length > 0) turns.push({ ...said, at, process, detail: [...told, ...more].join('; ') });
+}
+
+function idOf(input: Uint8Array): string {
+  try {
+    const { id } = (decodeCbor(input) ?? {}) as { readonly id?: unknown };
+    return typeof id === 'string' ? id : '';
+  } catch {
+    return '';
   }
 }
 

@@ -19,6 +19,7 @@ export const components = ['gateway', 'prefill', 'decode', 'node'] as const;
 const otherTypes = [
   'step',
   'routes',
+  'turn',
   'journal',
   'dead',
   'kv',

@@ -1,6 +1,7 @@
 /**
  * A trace as the Chrome trace event format has it, which the Perfetto UI opens: a process per process of dynact, a track of phases and one
- * per actor for its messages, an arrow from each message's sending to its storing. Times are microseconds since the request was accepted.
+ * per actor for its messages, an arrow from each message's sending to its handling, or to its storing
+ * where the turns of its receiver are not recorded. Times are microseconds since the request was accepted.
  */
 import type { Trace } from './timeline.js';
 
@@ -79,7 +80,7 @@ export function perfettoOf(trace: Trace): PerfettoTrace {
     );
   }
   let flow = 0;
-  for (const { at, sentAt, attempt, from, to, type, detail, source } of trace.happenings) {
+  for (const { at, sentAt, handledAt = at, attempt, from, to, type, detail, source } of trace.happenings) {
     const [sender = '', actor = 'process'] = from.split('.');
     if (sender === '') continue;
     const args = { detail, source, ...(attempt !== undefined && { attempt }) };
@@ -91,11 +92,12 @@ export function perfettoOf(trace: Trace): PerfettoTrace {
     // Clocks of hosts differ: nothing is shown as stored before it was sent.
     const left = Math.min(sentAt, at);
     slice(sender, `${type} →`, actor, left, left, args);
-    slice(receiver, `→ ${type}`, receiving, at, at, args);
+    const right = Math.max(at, handledAt);
+    slice(receiver, `→ ${type}`, receiving, right, right, args);
     flow += 1;
     const arrow = { name: type, cat: 'message', id: flow };
     events.push({ ...arrow, ph: 's', ...track(sender, actor), ts: us(left) });
-    events.push({ ...arrow, ph: 'f', bp: 'e', ...track(receiver, receiving), ts: us(at) });
+    events.push({ ...arrow, ph: 'f', bp: 'e', ...track(receiver, receiving), ts: us(right) });
   }
   const { label, model, acceptedAt } = trace;
   return {

@@ -24,7 +24,7 @@ interface Bounds {
   readonly attempts: number;
 }
 
-/** Why an attempt is over, in the order in which they are believed. */
+/** What says that an attempt is over. */
 const losses = ['Refused', 'Failed', 'Down', 'Cancel'] as const;
 
 export function phasesOf(evidence: Evidence, { acceptedAt, endedAt, attempts }: Bounds): Phase[] {
@@ -102,9 +102,10 @@ function endOf(runs: readonly Evidence['tokens'][number][]): number | undefined 
 
 function lossOf(evidence: Evidence, told: readonly Message[], decode: string, prefill: string | undefined) {
   const down = evidence.down.find(({ incarnation }) => incarnation === decode || incarnation === prefill);
-  for (const type of losses) {
+  // Whichever was first: a worker that hangs is given up long before it is dead.
+  const ends = losses.flatMap((type) => {
     const found = type === 'Down' ? down : told.find((message) => message.type === type);
-    if (found !== undefined) return { type, at: found.at };
-  }
-  return undefined;
+    return found === undefined ? [] : [{ type, at: found.at }];
+  });
+  return ends.sort((one, other) => one.at - other.at)[0];
 }

@@ -61,6 +61,8 @@ function contentOf({ content }: Read): unknown {
     }
     case 'routes':
       return content.routes;
+    case 'turn':
+      return content.turn;
     case 'journal':
       return content.journal;
     case 'dead':

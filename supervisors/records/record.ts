@@ -2,7 +2,7 @@
  * One stored message as people read it: whose it is, what it is, which request it belongs to. Everything that a stream of a node can hold
  * is understood here and nowhere else; what is not is described, never skipped. A new kind of record is one more row of `kinds`.
  */
-import { decodeRoutes } from '../../actors/index.js';
+import { decodeRoutes, decodeTurn, type Turn } from '../../actors/index.js';
 import {
   type DeadMail,
   decodeCbor,
@@ -43,6 +43,8 @@ export type Content =
   | { readonly kind: 'message'; readonly message: Envelope }
   | { readonly kind: 'step'; readonly frame: StepFrame }
   | { readonly kind: 'routes'; readonly routes: NonNullable<ReturnType<typeof decodeRoutes>> }
+  /** What the actors of a process were told in one turn of its event loop, and did. */
+  | { readonly kind: 'turn'; readonly turn: Turn }
   | { readonly kind: 'journal'; readonly journal: JournalRecord }
   | { readonly kind: 'dead'; readonly letter: DeadMail }
   /** Maps that are read as they are: chunks of long messages, KV events, whatever else is on the tape. */
@@ -107,6 +109,10 @@ const kinds: Readonly<Record<string, Reader>> = {
     if (routes !== undefined) return { kind: 'routes', routes };
     const map = mapOf(data);
     if (map === undefined) return unreadable('a tape record that is not a CBOR map');
+    if (map.type === 'turn') {
+      const turn = decodeTurn(data);
+      return typeof turn === 'string' ? unreadable(turn) : { kind: 'turn', turn };
+    }
     if (typeof map.v === 'number' && map.v > 1) return unreadable(`a tape record of version ${map.v}`);
     return { kind: 'map', type: typeof map.type === 'string' ? map.type : 'tape', map };
   },
@@ -154,6 +160,8 @@ function headOf(content: Content, kind: string, [component = '', incarnation = '
       const { records, began } = content.routes;
       return { ...base, type: 'routes', requests: [...new Set([...records, ...began].map(({ id }) => id))] };
     }
+    case 'turn':
+      return { ...base, type: 'turn', from: `${component}.${incarnation}`, requests: content.turn.requests };
     case 'journal': {
       const { accepted, ended, open, lost, by } = content.journal;
       const requests = [...new Set([...accepted, ...ended].map(({ req }) => req).concat(open, lost))];

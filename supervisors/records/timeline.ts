@@ -19,6 +19,8 @@ export interface Happening {
   readonly source: string;
   /** Of a message: when its sender says it was sent, by the sender's clock. */
   readonly sentAt?: number;
+  /** Of a message: when the actor that it is for was given it, by the clock of its process. */
+  readonly handledAt?: number;
 }
 
 export type Outcome = 'complete' | 'failed' | 'cancelled' | 'running' | 'unknown';
@@ -52,7 +54,7 @@ const finishes = Object.entries(finishCodes);
 const finishName = (code: number) => finishes.find(([, value]) => value === code)?.[0] ?? String(code);
 
 export function traceOf(evidence: Evidence): Trace {
-  const { request, entry, end, lostAt, messages, tokens, routes, down, dead } = evidence;
+  const { request, entry, end, lostAt, messages, tokens, routes, turns, down, dead } = evidence;
   const acceptedAt = mintedAt(request);
   const firstAt = tokens.length === 0 ? 0 : Math.min(...tokens.map(({ firstAt: at }) => at));
   const ttft = end?.ttftMs ?? (firstAt === 0 ? -1 : firstAt - acceptedAt);
@@ -95,9 +97,10 @@ export function traceOf(evidence: Evidence): Trace {
       detail: placedText(route),
       source: route.source,
     })),
-    ...messages.map(({ at, sentAt, attempt, from, to, type, detail, source }) => ({
+    ...messages.map(({ at, sentAt, handledAt, attempt, from, to, type, detail, source }) => ({
       at,
       sentAt,
+      ...(handledAt !== undefined && { handledAt }),
       attempt,
       from: nameOf(from),
       to: nameOf(to),
@@ -106,6 +109,15 @@ export function traceOf(evidence: Evidence): Trace {
       source,
     })),
     ...tokens.flatMap((run) => tokenRows(run, evidence.gateway, choices)),
+    ...turns.map(({ at, process, detail, source }) => ({
+      at,
+      attempt: undefined,
+      from: process,
+      to: '',
+      type: 'turn',
+      detail,
+      source,
+    })),
     ...down.map(({ at, incarnation, reason, source }) => ({
       at,
       attempt: undefined,
