@@ -19,6 +19,7 @@ const benches: Readonly<Record<string, () => Promise<Bench>>> = {
   'kv-index': async () => (await import('./kv-index.js')).kvIndexBench,
   faults: async () => (await import('./faults.js')).faultsBench,
   startup: async () => (await import('./startup.js')).startupBench,
+  tape: async () => (await import('./tape.js')).tapeBench,
 };
 
 const common = `  --json              one JSON object as the last line

@@ -1,5 +1,5 @@
 /** Whole deployments in virtual time, whose gateways are on tape: as bytes, the way a broker would keep them. */
-import { decodeTurn, type Entry, rerun, type Turn } from '../../actors/index.js';
+import { decodeTurn, type Entry, encodeTurn, type RawEntry, rerun, type Turn } from '../../actors/index.js';
 import { drawSchedule, type Schedule, type SimulationResult, simulate } from '../../scenarios/simulator/index.js';
 import { nodeParts, resolveConfig } from '../../supervisors/index.js';
 import type { Bus } from '../../transport/index.js';
@@ -73,4 +73,12 @@ export function runAgain(entries: readonly Entry[], alter?: Parameters<typeof re
     if (difference !== undefined) return `${entry.actor} ${entry.ordinal} ${entry.type}: ${difference.what}`;
   }
   return undefined;
+}
+
+/** What was gathered in memory, as a process would have written it. */
+export function bytesOf(raw: readonly RawEntry[], perTurn = 64): Uint8Array[] {
+  const records: Uint8Array[] = [];
+  for (let at = 0; at < raw.length; at += perTurn)
+    records.push(Uint8Array.from(encodeTurn('gateway-0-a', records.length + 1, 0, raw.slice(at, at + perTurn))));
+  return records;
 }
