@@ -50,7 +50,7 @@ export interface PlannedRequest {
   readonly strictPriority?: number;
 }
 
-export const classNames = ['chat', 'batch'] as const;
+const classNames = ['chat', 'batch'] as const;
 
 export interface Schedule {
   readonly version: 1;
