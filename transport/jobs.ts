@@ -1,6 +1,7 @@
 /**
  * Both ends of the prefill queue (design 4.1, class job): decode workers put jobs on the subject of their model's KV, prefill workers with
- * the same KV take them. A job whose budget ran out on the queue is nobody's any more; one that cannot be read goes to DEAD.
+ * the same KV take them. A job whose budget ran out on the queue is nobody's any more; one that cannot be read goes to DEAD, and so does
+ * one that was handed out again and again.
  */
 import { type Address, address, parts } from './address.js';
 import type { Bus, TakenJob } from './bus.js';
@@ -54,9 +55,19 @@ export interface JobTaker {
   working(tickets: readonly number[]): void;
   giveBack(ticket: number): void;
   stop(): void;
-  readonly counters: { readonly taken: number; readonly expired: number; readonly malformed: number };
+  readonly counters: {
+    readonly taken: number;
+    readonly expired: number;
+    readonly malformed: number;
+    readonly buried: number;
+  };
 }
 
+/**
+ * So often a job is handed out. The takers count, not the broker: past its own `max_deliver` it would keep the job for ever, out of everybody's
+ * sight. D, which waits for an announcement only for so long, computes the prompt itself.
+ */
+const mostDeliveries = 5;
 /** The broker waits several times as long. */
 const workingEveryMs = 1_000;
 
@@ -69,7 +80,7 @@ export function takeJobs(
 ): JobTaker {
   const subject = subjects(bus.namespace).job(pool);
   const open = new Map<number, TakenJob>();
-  const counters = { taken: 0, expired: 0, malformed: 0 };
+  const counters = { taken: 0, expired: 0, malformed: 0, buried: 0 };
   let tickets = 0;
   let saidAt = Number.NEGATIVE_INFINITY;
 
@@ -87,6 +98,15 @@ export function takeJobs(
     }
     if (job.ageMs > decoded.envelope.budgetMs) {
       counters.expired += 1;
+      job.done();
+      return;
+    }
+    if (job.deliveries > mostDeliveries) {
+      counters.buried += 1;
+      const { seq, data: bytes } = job;
+      const detail = `handed out ${mostDeliveries} times`;
+      const { attempt } = decoded.envelope;
+      deadLetter(bus, parts(self).component, { code: 'WRK_JOB_DEAD', detail, subject, seq, attempt, bytes });
       job.done();
       return;
     }

@@ -194,6 +194,35 @@ for (const side of [memorySide(), natsSide()]) {
       one.stop();
     });
 
+    it('buries a job that was handed out five times and never done, and goes on with the next', async () => {
+      const node = await side.connect('node');
+      const dead: unknown[] = [];
+      const gate = new Gate();
+      await node.follow('DEAD', subjects('spec').dead('prefill'), 'new', ({ data }) => {
+        dead.push(decodeCbor(data));
+        gate.change();
+      });
+      await board.put(1, head({ budgetMs: 60_000, attempt: 2 }));
+      const one = taker(prefill, pool, gate);
+      for (let times = 1; times <= 5; times++) {
+        one.want(1);
+        await gate.until(() => one.got.length === times);
+        one.giveBack(one.ticketOf(times - 1));
+      }
+      one.want(1);
+      await gate.until(() => dead.length === 1);
+      expect(dead[0]).to.include({ code: 'WRK_JOB_DEAD', attempt: 2 });
+      expect(one.counters).to.include({ taken: 5, buried: 1 });
+      one.want(1);
+      await board.put(2, head());
+      await gate.until(() => one.got.length === 6);
+      expect(one.got[5]?.num).to.equal(2);
+      one.done(one.ticketOf(5));
+      await side.pass(50);
+      expect(await board.backlog()).to.equal(0);
+      one.stop();
+    });
+
     it('says that nobody takes jobs where nobody ever did', async () => {
       expect(await codeOf(board.backlog())).to.equal('NET_NO_TAKER');
     });
