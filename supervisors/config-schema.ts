@@ -330,6 +330,12 @@ export const ConfigSchema = group({
       description:
         '*_load: a prefill worker with more prompt tokens than this to compute has no time; 0 = it always has',
     }),
+    prefillBusyShare: Type.Number({
+      minimum: 0,
+      maximum: 1_000,
+      default: 0,
+      description: '*_load: nor has one with more than so many batches of them; 0 = however many',
+    }),
     decodeBusyShare: Type.Number({
       minimum: 0,
       maximum: 1,
@@ -468,6 +474,11 @@ export const ConfigSchema = group({
       default: false,
       description:
         'lets the control socket make actors fail; for the fault matrix and specs, never where people are served',
+    }),
+    links: flagged({
+      default: false,
+      description:
+        'with enabled: each process reaches the broker through a proxy of the node, which can cut or slow it',
     }),
   }),
   telemetry: group({

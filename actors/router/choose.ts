@@ -325,18 +325,24 @@ function whereToCompute(look: Look, decode: string, prefill: string | undefined)
   const disagg = config.disagg ?? always;
   const worker = fleet.workers.get(decode) as Worker;
   const load = loadOf(look, decode, worker, fleet.ledger.load(decode));
-  const backlog = prefill === undefined ? undefined : fleet.ledger.load(prefill).prefillTokens;
   return disaggregate(
     {
       promptTokens: request.promptTokens,
       cachedTokens: cachedTokens(look, decode),
-      prefillBusy: backlog === undefined || prefillBusy(backlog, undefined, disagg.prefillBusy),
+      prefillBusy: prefill === undefined || isPrefillBusy(look, prefill, disagg),
       decodeBlocks: load.decodeBlocks + (load.additionalBlocks ?? 0),
       decodeCapacityBlocks: worker.info.kvBlocks,
     },
     disagg,
   );
 }
+
+const isPrefillBusy = ({ fleet }: Look, prefill: string, disagg: DisaggRouting): boolean =>
+  prefillBusy(
+    fleet.ledger.load(prefill).prefillTokens,
+    fleet.workers.get(prefill)?.info.batchTokens,
+    disagg.prefillBusy,
+  );
 
 const cachedTokens = ({ overlaps, config }: Look, incarnation: string): number =>
   (overlaps.get(incarnation)?.device ?? 0) * config.blockTokens;

@@ -143,9 +143,9 @@ export function disaggRouting(given: Partial<DisaggRouting> = {}): DisaggRouting
 
 export interface BusyConfig {
   /** Tokens; undefined: this threshold is off. */
-  readonly tokens?: number;
-  /** Share of what the worker computes in one batch; undefined: this threshold is off. */
-  readonly share?: number;
+  readonly tokens?: number | undefined;
+  /** In batches of the worker, of `batchTokens` each; undefined: this threshold is off. */
+  readonly share?: number | undefined;
 }
 
 /** Does a worker have more prompt tokens waiting than either threshold allows? A worker that has not said its batch size passes the second. */

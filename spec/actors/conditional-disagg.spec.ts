@@ -58,6 +58,14 @@ describe('conditional disaggregation in a fleet', () => {
     await fleet.run(60_000, () => all.every(({ ends }) => ends > 0));
     expect(fleet.commands.filter((type) => type === 'Generate')).to.have.length(2);
     expect(fleet.commands.filter((type) => type === 'Reserve')).to.have.length(2);
+    // The same in batches of the worker.
+    const share = fleetOf(
+      { policy: 'prefill_load', prefillBusy: { share: 4 } },
+      { engine: { speedup: 1, batchTokens: 1_000 } },
+    );
+    const some = [3, 4, 5, 6].map((from) => share.submit(long(from)).seen);
+    await share.run(60_000, () => some.every(({ ends }) => ends > 0));
+    expect(share.commands.filter((type) => type === 'Generate')).to.have.length(2);
     // None of them has room at all.
     const full = fleetOf({ policy: 'prefill_load' }, { decode: 2, engine: { slots: 2, speedup: 1 } });
     const many = Array.from({ length: 4 }, (_, i) => full.submit(long(10 + i)).seen);

@@ -81,6 +81,22 @@ describe('a request whose decode worker leaves the prompt to the queue', () => {
     }
   });
 
+  it('goes where both limits say that hold at the moment, whatever they were when the worker began', async () => {
+    const fleet = fleetOf({ prefill: 1, decode: 1 });
+    for (const [limits, offered] of [
+      [{ maxLocalPrefillLength: 100, maxPrefillQueueSize: 1 }, 1],
+      [{ maxLocalPrefillLength: 100, maxPrefillQueueSize: 0 }, 0],
+      [{ maxLocalPrefillLength: 199, maxPrefillQueueSize: 1 }, 1],
+      [{ maxLocalPrefillLength: 200, maxPrefillQueueSize: 1 }, 0],
+    ] as const) {
+      const before = fleet.jobs.counts.stored;
+      fleet.limitPrefills(limits);
+      await served(fleet);
+      expect(fleet.jobs.counts.stored - before, JSON.stringify(limits)).to.equal(offered);
+    }
+    await settled(fleet);
+  });
+
   it('is computed by the decode worker when nobody has taken it in time', async () => {
     const fleet = fleetOf({ prefill: 1, decode: 1 });
     fleet.freeze('prefill-0-a');
@@ -304,7 +320,6 @@ describe('both pools flooded with ten times what they hold', () => {
         decode: 2,
         engine: { slots: 2, speedup: 4 },
         disagg: { flow },
-        limits: { maxPrefillQueueSize: 2 },
       });
       const all = Array.from({ length: 80 }, (_, i) => fleet.submit(prepared({ n: 1 + (i % 2), maxTokens: 20 })));
       await fleet.run(30);
@@ -312,6 +327,8 @@ describe('both pools flooded with ten times what they hold', () => {
       const left = all.filter((_, i) => i % 7 !== 3);
       await fleet.run(600_000, () => left.every(({ seen }) => seen.ends > 0));
       for (const { seen } of left) expect(seen.error).to.equal(undefined);
+      // Most prompts were computed by the one pool for the other.
+      expect(fleet.commands.filter((type) => type === 'Prefill').length).to.be.at.least(40);
       await settled(fleet);
       for (const { facts } of await Promise.all(
         [...fleet.workers.keys()].map(async (worker) => ({ facts: await fleet.workerFacts(worker) })),

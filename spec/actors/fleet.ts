@@ -390,6 +390,7 @@ export function createFleet(options: FleetOptions) {
       fingerprint: engine.card.fingerprint,
       slots: engine.limits.slots,
       kvBlocks: engine.limits.kvBlocks,
+      ...(options.engine?.batchTokens !== undefined && { batchTokens: options.engine.batchTokens }),
     };
     for (const [other, { info: its }] of workers) {
       if (its.component === component) continue;
@@ -544,11 +545,18 @@ export function createFleet(options: FleetOptions) {
     /** Why a request went where it went. */
     explain,
     workerFacts,
-    /** `forgotten`: what it had in memory is gone when it is back. */
+    /** As a setting that changes while it runs does it to each decode worker. */
+    limitPrefills: (given: Partial<DecodeFirstConfig>) => {
+      const limits = decodeFirstConfig(given);
+      for (const [incarnation, { info }] of workers) {
+        if (info.component === 'decode') tellWorker(incarnation, { type: 'PrefillLimits', limits });
+      }
+    },
     /** Sets thresholds of every router while it runs. */
     tune: (tuning: Partial<RouterTuning>) => {
       for (const each of gateways.values()) kernel.tell(each.router, { type: 'Tune', tuning });
     },
+    /** `forgotten`: what it had in memory is gone when it is back. */
     broker: (up: boolean, forgotten = false) => {
       jobs.refuse(up ? undefined : 'NET_DOWN');
       if (forgotten) jobs.forget();

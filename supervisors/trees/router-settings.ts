@@ -47,7 +47,7 @@ export function disaggOf({ flow, policy, ...of }: ResolvedConfig['disagg']): Dis
     maxLocalTokens: of.maxLocalTokens,
     maxLocalShare: of.maxLocalShare,
     decodeBusyShare: unlessOff(of.decodeBusyShare),
-    prefillBusy: of.prefillBusyTokens === 0 ? {} : { tokens: of.prefillBusyTokens },
+    prefillBusy: { tokens: unlessOff(of.prefillBusyTokens), share: unlessOff(of.prefillBusyShare) },
   });
 }
 
