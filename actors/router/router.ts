@@ -3,6 +3,7 @@
  * holds what cannot be placed yet in a bounded queue, where it occupies nothing (design 5.3). It knows what the workers' caches hold,
  * and remembers why it decided as it did.
  */
+import type { InstanceInfo } from '../../transport/index.js';
 import type { Behaviour } from '../kernel/contract.js';
 import type { Outcome } from './choose.js';
 import type { RouterMessage } from './messages.js';
@@ -48,14 +49,22 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
         case 'InstanceUp': {
           const { incarnation } = message.info;
           const known = state.workers.get(incarnation);
+          const misfit = isMisfit(message.info, config);
           state.workers.set(incarnation, {
             reported: 0,
             reportedBlocks: 0,
             full: false,
-            suspect: undefined,
             ...known,
             info: message.info,
+            suspect: misfit ? 'WRONG_CARD' : known?.suspect,
           });
+          if (misfit && known === undefined) {
+            const { blockTokens } = message.info;
+            ctx.log.error('a worker with KV blocks of another size gets no requests', {
+              worker: incarnation,
+              blockTokens,
+            });
+          }
           break;
         }
         case 'InstanceGone': {
@@ -90,7 +99,7 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
         case 'Suspect': {
           const { incarnation, code, frontend } = message;
           const worker = state.workers.get(incarnation);
-          if (worker !== undefined) {
+          if (worker !== undefined && !isMisfit(worker.info, config)) {
             worker.suspect = code;
             inhibit(state, incarnation, code, Number.POSITIVE_INFINITY, ctx);
           }
@@ -99,7 +108,7 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
         }
         case 'Cleared': {
           const worker = state.workers.get(message.incarnation);
-          if (!worker) return state;
+          if (!worker || isMisfit(worker.info, config)) return state;
           worker.suspect = undefined;
           break;
         }
@@ -132,3 +141,7 @@ export function routerActor(config: RouterConfig): Behaviour<RouterMessage, Rout
     },
   };
 }
+
+/** Its KV cannot be told of, nor handed to or taken from workers of the set. A card that does not say is of an older worker. */
+const isMisfit = ({ blockTokens }: InstanceInfo, config: RouterConfig): boolean =>
+  blockTokens !== undefined && blockTokens !== config.blockTokens;

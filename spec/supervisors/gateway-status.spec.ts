@@ -18,6 +18,7 @@ const router = {
   suspects: [
     { incarnation: 'decode-0-a', reason: 'WORKER_SILENT' },
     { incarnation: 'decode-1-a', reason: 'ENGINE_WEDGED' },
+    { incarnation: 'decode-2-a', reason: 'WRONG_CARD' },
   ],
 };
 const view = {
@@ -53,10 +54,11 @@ describe('What a gateway exports', () => {
       { value: 1, labels: { worker: 'decode-0-a', prefill: '', reason: 'STREAM_BROKEN' } },
       { value: 1, labels: { worker: 'decode-1-a', prefill: 'prefill-0-a', reason: 'GPU_HANDOFF_GONE' } },
       { value: 1, labels: { worker: 'decode-1-a', prefill: '', reason: 'ENGINE_WEDGED' } },
+      { value: 1, labels: { worker: 'decode-2-a', prefill: '', reason: 'WRONG_CARD' } },
     ]);
     expect(keptOut(view.router).inhibited).to.equal(
       'decode-0-a (STREAM_BROKEN, until it answers, 2x); prefill-0-a with decode-1-a (GPU_HANDOFF_GONE, for 1 s, 1x); ' +
-        'decode-1-a (ENGINE_WEDGED, until it answers)',
+        'decode-1-a (ENGINE_WEDGED, until it answers); decode-2-a (WRONG_CARD)',
     );
   });
 

@@ -170,6 +170,9 @@ export function keptOut(routing: RouterFacts | undefined): { readonly inhibited?
     const until = suspect ? 'until it answers' : `for ${Math.ceil(remainingMs / 1_000)} s`;
     return `${name} (${reason}, ${until}, ${times}x)`;
   });
-  for (const [incarnation, reason] of suspects) out.push(`${incarnation} (${reason}, until it answers)`);
+  for (const [incarnation, reason] of suspects) {
+    // What a card says is for the life of its worker.
+    out.push(`${incarnation} (${reason}${reason === 'WRONG_CARD' ? '' : ', until it answers'})`);
+  }
   return out.length === 0 ? {} : { inhibited: out.join('; ') };
 }

@@ -56,11 +56,11 @@ function routing(workers: Readonly<Record<string, number>>, queueLimit = 10_000)
     kernel.tell(router, message);
     dispatcher.drain();
   };
-  const up = (incarnation: string, slots: number) => {
+  const up = (incarnation: string, slots: number, card: Partial<InstanceInfo> = {}) => {
     const place = { node: 'n', host: 'h', pid: 1, draining: false, model: 'mock', engine: 'mock' };
     const component = incarnation.split('-')[0] as Role;
     const info: InstanceInfo = { component, instance: incarnation, incarnation, ...place, fingerprint: 'f', slots };
-    tell({ type: 'InstanceUp', info });
+    tell({ type: 'InstanceUp', info: { ...info, ...card } });
   };
   for (const [incarnation, slots] of Object.entries(workers)) up(incarnation, slots);
   return {
@@ -234,6 +234,21 @@ describe('a worker that is out of routing', () => {
     expect(router.route(2)).to.equal(undefined);
     router.tell({ type: 'Cleared', incarnation: 'decode-0' });
     expect(router.routed.get(2)?.decode, 'the least bad').to.equal('decode-0');
+  });
+
+  it('is out for as long as it lives, with a reason, when its card says blocks of another size', async () => {
+    const { up, route, suspect, tell, facts, routed } = routing({});
+    up('decode-odd', 8, { blockTokens: 16 });
+    expect(route(1), 'waits for one that fits').to.equal(undefined);
+    up('decode-even', 2, { blockTokens: 64 });
+    expect(routed.get(1)?.decode).to.equal('decode-even');
+    expect(route(2)?.decode).to.equal('decode-even');
+    suspect('decode-odd', 'WORKER_SILENT');
+    tell({ type: 'Cleared', incarnation: 'decode-odd' });
+    tell({ type: 'Load', incarnation: 'decode-odd', busySlots: 0, waiting: 0, usedKvBlocks: 0 });
+    route(3);
+    expect(routed.get(3), 'waits for the other').to.equal(undefined);
+    expect((await facts()).suspects).to.deep.equal([{ incarnation: 'decode-odd', reason: 'WRONG_CARD' }]);
   });
 
   it('is forgotten when it is gone, so that nothing is kept of incarnations that never come back', async () => {
