@@ -439,6 +439,49 @@ void a_hand_off_never_queues_behind_a_request_that_waits_for_its_slot() {
   CHECK(d.ended[2] == 2 && d.engine->load().busy_slots == 0);
 }
 
+// D and P run on threads of their own; every other borrower is cancelled while it copies.
+void a_lent_prefix_is_not_computed_again() {
+  const Tokens whole = prompt(60, 500);
+  Rig d(options(2, 16), true);
+  auto wait = [](Rig& rig, const std::function<bool()>& until) {
+    std::unique_lock<std::mutex> lock(rig.mutex);
+    CHECK(rig.news.wait_for(lock, std::chrono::seconds(20), until));
+  };
+  CHECK(!d.engine->generate(request(1, Tokens(whole.begin(), whole.begin() + 321), 2)));
+  wait(d, [&] { return d.ended[1] == 1; });
+  const Tokens expected = alone(request(9, whole, 8));
+  for (uint32_t round = 0; round < 6; round++) {
+    Rig p(options(2, 16), true);
+    const uint32_t key = 10 + round;
+    const Request r = request(key, whole, 8);
+    uint32_t have = 0;
+    CHECK(!d.engine->reserve(r, have));
+    CHECK(have == (round == 0 ? 5u : 7u));
+    CHECK(!d.engine->lend(key));
+    wait(d, [&] { return d.exported.count(key) == 1; });
+    PrefixDesc prefix{d.pool(), d.engine->fingerprint(), d.engine->layout().kv_type(), d.engine->layout().name(), d.exported[key]};
+    if (round % 2) {
+      CHECK(!p.engine->prefill(request(key + 100, whole, 8), have, 5000, prefix));
+      if (round == 3) d.engine->cancel(key);
+      p.engine->cancel(key + 100);
+    }
+    CHECK(!p.engine->prefill(r, have, 5000, prefix));
+    wait(p, [&] { return p.prefilled[key] == 1; });
+    // One whose lender is gone, or that was cancelled first, may find some, all or none of it.
+    if (round % 2 == 0) CHECK(p.cached[key] == have * kBlockTokens);
+    if (round == 3) continue;
+    CHECK(!d.engine->commit(key, p.handoff(key, 500, have), {{0, p.tokens[key][0][0], false}}));
+    wait(d, [&] { return d.ended[key] == 1; });
+    Tokens got = p.tokens[key][0];
+    got.insert(got.end(), d.tokens[key][0].begin(), d.tokens[key][0].end());
+    CHECK(got == expected);
+    p.engine->release(key);
+  }
+  CHECK(!d.engine->generate(request(2, prompt(61, 70), 2)));
+  wait(d, [&] { return d.ended[2] == 1; });
+  CHECK(d.engine->load().exported_blocks == 0 && d.engine->load().busy_slots == 0);
+}
+
 // Defect: the key of a request that ended was forgotten before its last events were out.
 void a_cancel_in_the_last_turn_is_silent() {
   Rig rig(options(2));
@@ -779,6 +822,7 @@ int main(int argc, char** argv) {
       {"threads do not change tokens", threads_do_not_change_tokens},
       {"a hand-off never queues behind a request that waits for its slot",
        a_hand_off_never_queues_behind_a_request_that_waits_for_its_slot},
+      {"a lent prefix is not computed again", a_lent_prefix_is_not_computed_again},
       {"a cancel in the last turn is silent", a_cancel_in_the_last_turn_is_silent},
       {"colliding hashes never share a block", colliding_hashes_never_share_a_block},
       {"a small cache keeps prefixes", a_small_cache_keeps_prefixes},
