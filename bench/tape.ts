@@ -11,7 +11,7 @@ type Level = (typeof levels)[number];
 const clients = 64;
 const tokens = 64;
 /** What runs for the first time is not compiled yet. */
-const warmRequests = 8 * clients;
+const warmRequests = 40 * clients;
 
 const body = JSON.stringify({
   model: 'mock',

@@ -19,7 +19,7 @@ export interface ActorKind<Made, Ports, M> {
   readonly ports: Shapes;
   /** Its messages hold prompts or tokens: they are on the tape with level `full` only. */
   readonly content: boolean;
-  /** What is written of a message where content is withheld. */
+  /** What is written of a message where content is withheld; undefined: nothing, and no entry is. */
   readonly essence?: (message: M) => unknown;
   /** Request that a message is about; '' if it is about none. */
   readonly request: (message: M) => string;
@@ -58,10 +58,9 @@ const frontend: ActorKind<
     switch (message.type) {
       case 'Submit':
         return { type: message.type, api: message.api, ticket: message.ticket, label: message.label };
-      case 'Frame': {
-        const { worker, seq, items } = message.frame;
-        return { type: message.type, worker, seq, items: items.length };
-      }
+      case 'Frame':
+        // Frames are on the TAPE as they came.
+        return undefined;
       case 'DryRunDone':
         return { type: message.type, id: message.id };
       case 'Resynced': {

@@ -262,7 +262,11 @@ function onTape(tape: Tape, name: KindName, kind: AnyKind, made: unknown, ports:
     pen.paid = undefined;
     if (origin === origins.again) return undefined;
     if (origin === origins.told)
-      return whole ? (kind.written?.(message) ?? message) : (kind.essence?.(message) ?? message);
+      return whole
+        ? (kind.written?.(message) ?? message)
+        : kind.essence === undefined
+          ? message
+          : kind.essence(message);
     if (paid === undefined) return ['timer', undefined];
     return whole ? paid : [paid[0], undefined];
   }
@@ -281,6 +285,8 @@ function onTape(tape: Tape, name: KindName, kind: AnyKind, made: unknown, ports:
         (own) => inner.start(own),
       ),
     handle(state, message, real) {
+      if (!whole && kind.essence !== undefined && kind.essence(message) === undefined)
+        return inner.handle(state, message, ctx ?? real);
       const own = whole ? (kind.adopt?.(message, port) ?? message) : message;
       const { origin } = real;
       return writing(
