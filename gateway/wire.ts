@@ -113,7 +113,7 @@ export class Chunks {
 export type WireFinish = FinishReason | 'tool_calls';
 
 /** OpenAI's shape of a call. The same request names its calls the same, streamed or not. */
-export function toolCall(id: string, choice: number, call: number, name: string, text: string) {
+function toolCall(id: string, choice: number, call: number, name: string, text: string) {
   return { id: `call_${id}_${choice}_${call}`, type: 'function', function: { name, arguments: text } };
 }
 
