@@ -3,7 +3,7 @@
  * the gateways on one shared socket. The only place that knows all of them.
  */
 import type { ExitReason } from '../actors/index.js';
-import type { ModelFile } from './boot.js';
+import type { ModelFile, NatsLogin } from './boot.js';
 import { embeddedBroker, externalBroker } from './broker.js';
 import type { ResolvedConfig } from './config-schema.js';
 import { serveControl } from './control.js';
@@ -12,6 +12,7 @@ import type { Fault } from './faults.js';
 import { startTogether, tenacious } from './first-start.js';
 import { fleet, type Member } from './fleet.js';
 import { mintIncarnation } from './incarnation.js';
+import { type Link, openLink } from './link.js';
 import { bindListener } from './listener.js';
 import type { LogSink } from './log.js';
 import { type ChildSpec, createSupervisor, type Running } from './otp/index.js';
@@ -82,7 +83,17 @@ export async function startNode(options: NodeOptions): Promise<Node> {
         : await externalBroker(config, self, log);
     undo.push(() => broker.close());
 
-    const recruit = recruiter({ ...options, broker, listener, state, url });
+    const links = new Map<string, Link>();
+    undo.push(() => {
+      for (const link of links.values()) link.close();
+    });
+    if (config.faults.enabled && config.faults.links)
+      for (const { role, index } of roster(config)) links.set(`${role}-${index}`, await openLink(() => broker.url()));
+    const route = (instance: string, login: NatsLogin): NatsLogin => {
+      const link = links.get(instance);
+      return link === undefined ? login : { ...login, url: `nats://127.0.0.1:${link.port}` };
+    };
+    const recruit = recruiter({ ...options, broker, listener, state, url, route });
     const processes = fleet(
       roster(config).map(({ role, index }) => recruit(role, index)),
       stopGraceMs,
@@ -133,6 +144,12 @@ export async function startNode(options: NodeOptions): Promise<Node> {
       if (!config.faults.enabled) throw new Error('faults.enabled is false');
       const member = processes.members.find((candidate) => candidate.instance === instance);
       if (member === undefined) throw new Error('there is no such process');
+      if (what.kind === 'link') {
+        const link = links.get(instance);
+        if (link === undefined) throw new Error('faults.links is false, or the process is a stand-in');
+        link.set(what);
+        return;
+      }
       member.process.inject(what);
     };
     const gateways = () => processes.members.filter(({ role }) => role === 'gateway');

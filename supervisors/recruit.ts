@@ -1,6 +1,6 @@
 /** How a role process of a node is made: what it is told, what is said of it, where it runs. */
 import { availableParallelism } from 'node:os';
-import type { ModelFile } from './boot.js';
+import type { ModelFile, NatsLogin } from './boot.js';
 import type { Broker } from './broker.js';
 import type { ResolvedConfig } from './config-schema.js';
 import type { Recruit } from './fleet.js';
@@ -20,18 +20,28 @@ export interface Surroundings {
   readonly listener: Listener | undefined;
   readonly state: StateDir;
   readonly url: string;
+  /** What the process connects to instead of the broker, if anything. */
+  readonly route: (instance: string, login: NatsLogin) => NatsLogin;
 }
 
 /** Makes the n-th process of a role. All of one node remember their living processes together. */
 export function recruiter(around: Surroundings): (role: Role, index: number) => Recruit {
-  const { config, model, script, sink, broker, listener, state, url } = around;
+  const { config, model, script, sink, broker, listener, state, url, route } = around;
   const living = new Map<number, ProcessId>();
   const remember = () => state.remember([...living.values()]);
   return (role, index) => {
     const instance = `${role}-${index}`;
     const boot = (incarnation: string) => {
       const { name: node, namespace } = config.node;
-      const common = { instance, incarnation, node, namespace, nats: broker.login(role), config, model };
+      const common = {
+        instance,
+        incarnation,
+        node,
+        namespace,
+        nats: route(instance, broker.login(role)),
+        config,
+        model,
+      };
       const message: BootMessage = role === 'gateway' ? { ...common, role, url } : { ...common, role };
       return role === 'gateway' && listener ? { message, handle: listener.handle } : { message };
     };

@@ -3,9 +3,8 @@ import { execFile } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
+import { openStreams, signal } from '../../scenarios/index.js';
 import { freePort } from '../processes.js';
-import { signal } from './node.js';
-import { openStreams } from './streams.js';
 
 export interface PeerRun {
   /** The cell it stands beside. */

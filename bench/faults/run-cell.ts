@@ -1,7 +1,19 @@
 /** One cell of the matrix: 32 seeded streams, a fault in the wanted phase, and what became of every one of them. */
+import {
+  type FaultNode,
+  type NodeSettings,
+  openStreams,
+  pauseAfter,
+  poll,
+  portsServedBy,
+  reasons,
+  type Stream,
+  type Streams,
+  settle,
+  signal,
+  startFaultNode,
+} from '../../scenarios/index.js';
 import type { Cell, Phase } from './cells.js';
-import { type FaultNode, type NodeSettings, poll, portsServedBy, signal, startFaultNode } from './node.js';
-import { openStreams, type Stream, type Streams } from './streams.js';
 
 export interface Setting {
   /** What runs: `mock` paces itself, so that a phase lasts long enough to be hit. */
@@ -60,8 +72,6 @@ const longStopMs = 60_000;
 /** Beyond the time that the fault itself lasts. */
 const patienceMs = 40_000;
 const idleMs = 30_000;
-/** Facts of a process are this old at most. */
-const factsAgeMs = 1_600;
 
 function nodeSettings(phase: Phase, { engine }: Setting): NodeSettings {
   const shape = ['--prefill', '2', '--decode', '2', '--gateway', '2', '--log-level', 'warn'];
@@ -138,16 +148,6 @@ export async function undisturbed(phases: readonly Phase[], setting: Setting): P
 
 const totalOf = (all: readonly Stream[]) =>
   Math.round(Math.max(...all.map(({ endedAt }) => endedAt)) - Math.min(...all.map(({ sentAt }) => sentAt)));
-
-function pauseAfter(all: readonly Stream[], since: number): number {
-  let pause = 0;
-  for (const { at } of all) {
-    for (let index = 1; index < at.length; index++) {
-      if ((at[index] as number) > since) pause = Math.max(pause, (at[index] as number) - (at[index - 1] as number));
-    }
-  }
-  return pause;
-}
 
 /** Runs a cell on a node of its own. */
 export async function runCell(cell: Cell, setting: Setting, baselines: Baselines): Promise<CellResult> {
@@ -248,40 +248,9 @@ async function commit({ target, fault }: Cell, node: FaultNode, pid: number): Pr
   }
 }
 
-const held = ['inFlight', 'waiting', 'kvBlocks', 'exportedBlocks', 'mailDepth', 'outbox', 'leaked'];
-
-/** Waits until every process is up and holds nothing; says what is held if that does not come. */
-async function settle(node: FaultNode): Promise<string[]> {
-  const asked = performance.now();
-  let left: string[] = ['no status'];
-  await poll(idleMs, async () => {
-    const { processes } = await node.status().catch(() => ({ processes: undefined }));
-    if (processes === undefined) return undefined;
-    left = processes.flatMap(({ instance, state, facts }) => {
-      if (state !== 'up') return [`${instance} ${state}`];
-      const busy = held.filter((name) => name in facts && facts[name] !== 0).map((name) => `${name} ${facts[name]}`);
-      if (typeof facts.slots === 'string' && !facts.slots.startsWith('0/')) busy.push(`slots ${facts.slots}`);
-      return busy.map((fact) => `${instance} ${fact}`);
-    });
-    // What was seen must be no old news.
-    return left.length === 0 && performance.now() - asked > factsAgeMs ? true : undefined;
-  });
-  return left;
-}
-
 /** A fault is over when a new request is answered: a few of them, so that each gateway and worker gets its share. */
 async function servesAgain(node: FaultNode, model: string): Promise<string[]> {
   const setting: Setting = { engine: 'mock', streams: 8, tokens: 8 };
   const all = await openStreams(node.port, '/v1/completions', bodies('decoding', model, setting)).ended(30_000);
   return Object.entries(reasons(all)).map(([reason, count]) => `afterwards ${count} × ${reason}`);
-}
-
-function reasons(all: readonly Stream[]): Record<string, number> {
-  const counts: Record<string, number> = {};
-  for (const { end, detail } of all) {
-    if (end === 'complete') continue;
-    const reason = detail === '' ? String(end) : `${end}: ${detail}`;
-    counts[reason] = (counts[reason] ?? 0) + 1;
-  }
-  return counts;
 }

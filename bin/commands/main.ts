@@ -9,6 +9,7 @@ import {
   settings,
 } from '../../supervisors/index.js';
 import type { ReplayCommand } from './replay.js';
+import type { ScenarioOptions } from './scenario.js';
 import type { TapeOptions } from './tape.js';
 import type { TraceOptions } from './trace.js';
 import { UsageError } from './usage.js';
@@ -95,6 +96,28 @@ export async function main(argv: readonly string[]): Promise<void> {
     .addOption(importedOption())
     .addOption(stateDirOption())
     .action(async (what: string, options: ReplayCommand) => (await import('./replay.js')).replay(what, options));
+
+  const scenarios = program
+    .command('scenario')
+    .description('provoke faults on real processes, and see what comes of the requests');
+  scenarios
+    .command('list')
+    .description('what there is')
+    .option('--json', 'print one JSON list')
+    .action(async (options: { json?: true }) => (await import('./scenario.js')).listScenarios(options));
+  scenarios
+    .command('run')
+    .description('run scenarios on nodes of their own (mock engine), one after the other')
+    .argument('<scenario...>', 'a name, a JavaScript file, or all')
+    .option('--seed <n>', 'of prompts and sampling', '1')
+    .option('--report <file>', 'write an HTML page with the timelines')
+    .option('--node <where>', 'on a running node: its URL, or its state folder; what cannot be done there is refused')
+    .option('--tapes <folder>', 'where the tapes go; without it a new temporary folder')
+    .option('--log <file>', 'append the logs of the nodes')
+    .option('--json', 'print one JSON list of verdicts, steps and streams')
+    .action(async (names: string[], options: ScenarioOptions) =>
+      (await import('./scenario.js')).runScenarios(names, options),
+    );
 
   const tape = program
     .command('tape')
@@ -283,7 +306,7 @@ function report(error: unknown): number {
 }
 
 /** Errors of our own tables say all that a person needs; for anything else, a bug, the stack says where. */
-const isExpected = (code: unknown): boolean => typeof code === 'string' && /^(ACT|GPU|GWY|NET|SUP)_/.test(code);
+const isExpected = (code: unknown): boolean => typeof code === 'string' && /^(ACT|GPU|GWY|NET|SCN|SUP)_/.test(code);
 
 const examples = `
 Examples:

@@ -55,7 +55,8 @@ export async function openProcess(boot: WorkerBoot | GatewayBoot, log: (actor: s
   });
   const post = createPost(bus);
   const faults = boot.config.faults.enabled ? openFaultDoor() : undefined;
-  const bare = createKernel({ world: systemWorld({ post, log }) });
+  const world = systemWorld({ post, log });
+  const bare = createKernel({ world: faults?.world(world) ?? world });
   const kernel = faults?.kernel(bare) ?? bare;
   // What an actor could not handle is kept where people look for it, like what could not be read.
   kernel.onDeadLetter(({ to, message, reason, error }) => {

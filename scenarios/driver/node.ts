@@ -1,17 +1,22 @@
 /** The node under test: real processes, found by name, hit by signals or through the fault door, and all of them ended at the end. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { closeSync, mkdtempSync, openSync, readdirSync, readFileSync, readlinkSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
 import { type Fault, injectFault, type NodeStatus, nodeStatus } from '../../supervisors/index.js';
-import { type Started, says, startScript } from '../processes.js';
 
 export interface NodeSettings {
   readonly flags: readonly string[];
   readonly env: Readonly<Record<string, string>>;
+  /** Instead of a new temporary one; removed at the end, too. */
+  readonly stateDir?: string | undefined;
 }
 
 export interface FaultNode {
+  readonly stateDir: string;
   readonly port: number;
   status(): Promise<NodeStatus>;
   /** Of a process that is up. */
@@ -24,11 +29,50 @@ export interface FaultNode {
   stop(): Promise<void>;
 }
 
+const cli = fileURLToPath(new URL('../../bin/dynact.js', import.meta.url));
+const readyMs = 120_000;
+const stopMs = 15_000;
+
+/** No node outlives who started it. */
+const living = new Set<ChildProcess>();
+process.once('exit', () => {
+  for (const child of living) child.kill('SIGKILL');
+});
+
+/** Rejects if it ends before it is ready, or is not after two minutes. */
+async function ready(child: ChildProcess): Promise<void> {
+  let text = '';
+  await new Promise<void>((resolve, reject) => {
+    const late = setTimeout(() => reject(new Error(`the node is not ready after ${readyMs} ms`)), readyMs);
+    child.once('exit', (code, by) => reject(new Error(`the node ended with ${by ?? code}`)));
+    child.once('error', reject);
+    child.once('exit', () => clearTimeout(late));
+    child.stdout?.on('data', (data) => {
+      text = (text + data).slice(-4_096);
+      if (!/^dynact ready /m.test(text)) return;
+      clearTimeout(late);
+      resolve();
+    });
+  });
+}
+
+/** SIGTERM, then SIGKILL. Resolves when it has ended. */
+async function ended(child: ChildProcess): Promise<void> {
+  if (child.exitCode === null && child.signalCode === null) {
+    const exit = once(child, 'exit');
+    child.kill('SIGTERM');
+    const late = setTimeout(() => child.kill('SIGKILL'), stopMs);
+    await exit;
+    clearTimeout(late);
+  }
+  living.delete(child);
+}
+
 /** `log`: file that the node's log is appended to; none = nobody reads it. */
 export async function startFaultNode(settings: NodeSettings, log?: string): Promise<FaultNode> {
-  const stateDir = mkdtempSync(join(tmpdir(), 'dynact-faults-'));
+  const stateDir = settings.stateDir ?? mkdtempSync(join(tmpdir(), 'dynact-faults-'));
   const seen = new Map<number, string>();
-  let started: Started | undefined;
+  let started: ChildProcess | undefined;
   let port = 0;
 
   const status = async () => {
@@ -39,22 +83,23 @@ export async function startFaultNode(settings: NodeSettings, log?: string): Prom
   const survivors = () => [...seen].filter(([pid, born]) => born !== '' && birth(pid) === born).map(([pid]) => pid);
   const start = async () => {
     const stderr = openSync(log ?? '/dev/null', 'a');
-    started = startScript(
-      new URL('../../bin/dynact.js', import.meta.url),
-      ['up', '--port', '0', '--state-dir', stateDir, '--log-format', 'json', ...settings.flags],
-      { env: { DYNACT_FAULTS_ENABLED: 'true', ...settings.env }, stderr },
-    );
+    const flags = ['up', '--port', '0', '--state-dir', stateDir, '--log-format', 'json', ...settings.flags];
+    started = spawn(process.execPath, [cli, ...flags], {
+      stdio: ['ignore', 'pipe', stderr],
+      env: { ...process.env, DYNACT_FAULTS_ENABLED: 'true', ...settings.env },
+    });
+    living.add(started);
     closeSync(stderr);
-    await says(started, /^dynact ready /m);
+    await ready(started);
     port = Number(new URL((await status()).url).port);
   };
   const stop = async () => {
-    if (started?.child.exitCode === null) await status().catch(() => {});
+    if (started?.exitCode === null) await status().catch(() => {});
     // What is frozen cannot be asked to end.
     for (const pid of survivors()) signal(pid, 'SIGCONT');
     // The first asks for an end, the second does not wait for one.
-    started?.child.kill('SIGTERM');
-    await started?.stop();
+    started?.kill('SIGTERM');
+    if (started) await ended(started);
     for (const pid of survivors()) signal(pid, 'SIGKILL');
     rmSync(stateDir, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 });
   };
@@ -65,6 +110,7 @@ export async function startFaultNode(settings: NodeSettings, log?: string): Prom
     throw error;
   }
   return {
+    stateDir,
     get port() {
       return port;
     },
@@ -79,7 +125,7 @@ export async function startFaultNode(settings: NodeSettings, log?: string): Prom
     inject: (instance, fault) => injectFault(stateDir, instance, fault),
     survivors,
     async restart() {
-      await started?.stop();
+      if (started) await ended(started);
       await start();
     },
     stop,

@@ -2,8 +2,8 @@
 import { type ClientRequest, request } from 'node:http';
 import type { Socket } from 'node:net';
 
-/** complete: finished and `[DONE]`; failed: an error, a refusal or a shortened answer; cut: the connection closed before the end. */
-export type StreamEnd = 'complete' | 'failed' | 'cut' | 'hung';
+/** complete: finished and `[DONE]`; failed: an error, a refusal or a shortened answer; cut: the connection closed before the end; left: we closed it. */
+export type StreamEnd = 'complete' | 'failed' | 'cut' | 'hung' | 'left';
 
 export interface Stream {
   readonly index: number;
@@ -23,14 +23,28 @@ export interface Streams {
   readonly all: readonly Stream[];
   /** Resolves when `test` holds, looked at after every piece of text and every end; false when all have ended without. */
   reached(test: (all: readonly Stream[]) => boolean): Promise<boolean>;
+  /** Closes this client's connection. */
+  leave(index: number): void;
   /** Resolves when all have ended; those that have not within `ms` are closed and count as hung. */
   ended(ms: number): Promise<readonly Stream[]>;
 }
 
 type Open = { -readonly [K in keyof Stream]: Stream[K] } & { at: number[] };
 
+export interface ClientOptions {
+  /** @default 127.0.0.1 */
+  readonly host?: string;
+  /** Reads nothing for so long after the first text: the server's side of the connection fills up. @default 0 */
+  readonly pauseReadingMs?: number;
+}
+
 /** One stream per body, all at once. */
-export function openStreams(port: number, path: string, bodies: readonly object[]): Streams {
+export function openStreams(
+  port: number,
+  path: string,
+  bodies: readonly object[],
+  options: ClientOptions = {},
+): Streams {
   const waiting = new Set<() => void>();
   const news = () => {
     for (const look of waiting) look();
@@ -47,7 +61,7 @@ export function openStreams(port: number, path: string, bodies: readonly object[
       end: undefined,
       detail: '',
     };
-    calls.push(send(port, path, body, stream, news));
+    calls.push(send(port, path, body, stream, news, options));
     return stream;
   });
   const when = (test: () => boolean): Promise<void> =>
@@ -66,6 +80,12 @@ export function openStreams(port: number, path: string, bodies: readonly object[
     async reached(test) {
       await when(() => test(all) || over());
       return test(all);
+    },
+    leave(index) {
+      const stream = all[index];
+      if (stream === undefined) return;
+      finish(stream, 'left', '', news);
+      calls[index]?.destroy();
     },
     async ended(ms) {
       const late = setTimeout(() => {
@@ -106,12 +126,20 @@ function codeIn(body: string): string {
   }
 }
 
-function send(port: number, path: string, body: object, stream: Open, news: () => void): ClientRequest {
+function send(
+  port: number,
+  path: string,
+  body: object,
+  stream: Open,
+  news: () => void,
+  { host = '127.0.0.1', pauseReadingMs = 0 }: ClientOptions,
+): ClientRequest {
   const text = JSON.stringify(body);
   let finished: string | null = null;
   let error = '';
+  let paused = false;
   const headers = { 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) };
-  const call = request({ host: '127.0.0.1', port, path, method: 'POST', agent: false, headers });
+  const call = request({ host, port, path, method: 'POST', agent: false, headers });
   const over = () => {
     if (error !== '') finish(stream, 'failed', error, news);
     else finish(stream, finished === null ? 'cut' : 'failed', finished ?? '', news);
@@ -154,6 +182,10 @@ function send(port: number, path: string, body: object, stream: Open, news: () =
       const lines = (rest + chunk).split('\n');
       rest = lines.pop() ?? '';
       for (const line of lines) if (line.startsWith('data: ')) take(line.slice(6));
+      if (pauseReadingMs === 0 || paused || stream.at.length === 0) return;
+      paused = true;
+      response.pause();
+      setTimeout(() => response.resume(), pauseReadingMs);
     });
     response.on('close', over);
     response.on('error', over);

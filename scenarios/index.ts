@@ -1,0 +1,8 @@
+/** Scenarios against real processes, and the driver of such processes that benchmarks use as well. */
+export { type FaultNode, type NodeSettings, poll, portsServedBy, signal, startFaultNode } from './driver/node.js';
+export { pauseAfter, reasons, settle } from './driver/outcome.js';
+export { openStreams, type Stream, type Streams } from './driver/streams.js';
+export { isScenarioError } from './story/errors.js';
+export { readScenario, scenarioNames } from './story/library.js';
+export { reportOf } from './story/report.js';
+export { runScenario, type Verdict } from './story/run.js';
