@@ -104,6 +104,24 @@ function manualClock() {
   };
 }
 
+/** What no worker of this fleet may say, each with a block that nobody has. */
+const wrongReports: readonly ((seq: number) => Uint8Array)[] = [
+  (seq) => encodeKv({ seq, blockTokens: 16, ops: [stored('device', 99n)] }),
+  (seq) =>
+    encode({
+      v: 1,
+      seq,
+      blockTokens,
+      ops: [
+        [0, 'device', new Uint8Array(8).fill(9)],
+        [0, 'tape', new Uint8Array(8)],
+      ],
+    }),
+  (seq) => encode({ v: 1, seq, blockTokens, ops: [[0, 'device', [2 ** 60]]] }),
+  (seq) => encode({ v: 1, seq, blockTokens, ops: [[0, 'device', new Uint8Array((kvLimits.blocks + 1) * 8).fill(9)]] }),
+  () => Uint8Array.of(0xff, 0x00),
+];
+
 describe('KV events on the wire', () => {
   it('carry all 64 bits of a hash, every tier and every operation', () => {
     const ops: KvOp[] = [
@@ -273,7 +291,7 @@ describe('KV events', () => {
     expect(router.follower.counters.asked).to.be.below(20);
   });
 
-  it('name only what their worker held after some batch, whatever is lost, repeated or late, and end exact', async () => {
+  it('name only what their worker held after some batch, whatever is lost, repeated, late or wrong, and end exact', async () => {
     const change = fc.record({
       ops: fc.array(
         fc.record({
@@ -283,7 +301,8 @@ describe('KV events', () => {
         }),
         { maxLength: 3 },
       ),
-      fate: fc.constantFrom('well', 'well', 'well', 'lost', 'twice', 'late'),
+      fate: fc.constantFrom('well', 'well', 'well', 'lost', 'twice', 'late', 'spoilt'),
+      wrong: fc.constantFrom(...wrongReports),
       ms: fc.constantFrom(0, 1, 400, 3_000),
     });
     await fc.assert(
@@ -301,7 +320,8 @@ describe('KV events', () => {
             if (fate === 'twice') queueMicrotask(arrive);
           },
         });
-        const publisher = publish(broker.connect(), 'p1', frequent ? { snapshotEvery: 3 } : {});
+        const bus = broker.connect();
+        const publisher = publish(bus, 'p1', frequent ? { snapshotEvery: 3 } : {});
         const truth = new State();
         const history = new Map([[0, '']]);
         const router = view(broker.connect(), 'p1');
@@ -310,7 +330,7 @@ describe('KV events', () => {
           if (rank?.state === 'live') expect(router.of(0)).to.equal(history.get(rank.seq));
           else expect(router.of(0)).to.equal('');
         };
-        for (const { ops, fate: next, ms } of turns) {
+        for (const { ops, fate: next, wrong, ms } of turns) {
           const given: KvOp[] = ops.map(({ kind, tier, hashes }) =>
             kind === 'cleared' ? { op: 'cleared' } : { op: kind as 'stored', tier, hashes: list(...hashes) },
           );
@@ -320,6 +340,8 @@ describe('KV events', () => {
           publisher.flush();
           history.set(publisher.seq(0), truth.text());
           fate = 'well';
+          // In between, with the number of the batch that is due: it names blocks that the worker never had.
+          if (next === 'spoilt') bus.send(subjects('spec').kv('p1', 0), wrong(publisher.seq(0) + 1));
           await clock.pass(ms);
           check();
         }
