@@ -6,3 +6,4 @@ export { isScenarioError } from './story/errors.js';
 export { readScenario, scenarioNames } from './story/library.js';
 export { reportOf } from './story/report.js';
 export { runScenario, type Verdict } from './story/run.js';
+export { quietNode } from './story/steps.js';

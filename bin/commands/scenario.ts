@@ -2,7 +2,7 @@ import { mkdtempSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { readScenario, reportOf, runScenario, scenarioNames, type Verdict } from '../../scenarios/index.js';
+import { quietNode, readScenario, reportOf, runScenario, scenarioNames, type Verdict } from '../../scenarios/index.js';
 import { table } from './trace.js';
 import { UsageError } from './usage.js';
 
@@ -39,12 +39,24 @@ export async function runScenarios(names: readonly string[], options: ScenarioOp
   const tapes = options.tapes ?? mkdtempSync(join(tmpdir(), 'dynact-tapes-'));
   const say = (line: string) => process.stderr.write(`${line}\n`);
   const verdicts: Verdict[] = [];
-  for (const plot of plots) {
-    say(`${plot.name}: ${plot.title}`);
-    const verdict = await runScenario(plot, { seed, node: options.node, tapes, log: options.log, progress: say });
-    say(`${plot.name}: ${verdict.verdict}${verdict.why === '' ? '' : `, ${verdict.why}`}; tape ${verdict.tape}`);
-    verdicts.push(verdict);
-    if (options.report !== undefined) await writeFile(options.report, reportOf(verdicts, new Date().toISOString()));
+  const quiet = quietNode();
+  try {
+    for (const plot of plots) {
+      say(`${plot.name}: ${plot.title}`);
+      const verdict = await runScenario(plot, {
+        seed,
+        node: options.node,
+        tapes,
+        log: options.log,
+        progress: say,
+        quiet: quiet.stage,
+      });
+      say(`${plot.name}: ${verdict.verdict}${verdict.why === '' ? '' : `, ${verdict.why}`}; tape ${verdict.tape}`);
+      verdicts.push(verdict);
+      if (options.report !== undefined) await writeFile(options.report, reportOf(verdicts, new Date().toISOString()));
+    }
+  } finally {
+    await quiet.close();
   }
   const rows = verdicts.map(({ name, verdict, ms, why }) => [name, verdict, (ms / 1000).toFixed(1), why]);
   if (options.json) process.stdout.write(`${JSON.stringify(verdicts)}\n`);

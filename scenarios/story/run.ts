@@ -51,6 +51,8 @@ export interface RunOptions {
   /** File that nodes append their logs to. */
   readonly log?: string | undefined;
   readonly progress: (line: string) => void;
+  /** Where baselines come from; several scenarios share it. */
+  readonly quiet: () => Promise<Stage>;
 }
 
 /** Rejects with SCN_NO_STEP for a scenario that asks for a step that there is not. */
@@ -66,6 +68,7 @@ export async function runScenario(plot: Named, options: RunOptions): Promise<Ver
     giveBack: undefined,
     later: [],
     open: (settings) => openStage(settings, options),
+    quiet: options.quiet,
   };
   let verdict: Verdict['verdict'] = 'passed';
   let why = '';

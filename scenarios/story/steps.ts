@@ -26,6 +26,8 @@ export interface Cast {
   /** Ends of faults that the story does not wait for. */
   readonly later: Promise<unknown>[];
   open(settings: StageSettings): Promise<Stage>;
+  /** Of a node where nothing happens. */
+  quiet(): Promise<Stage>;
 }
 
 const path = '/v1/completions';
@@ -187,16 +189,12 @@ export function steps(cast: Cast): Story {
     async expectTextEqualsBaseline() {
       const here = stage('expectTextEqualsBaseline');
       // A node of ours computes anew what may have been damaged here; any other engine is only to be had on the node itself.
-      const quiet = here.kind === 'own' ? await ownStage(settingsOf({ prefill: 1, decode: 1, stepMs: 1 })) : here;
-      try {
-        for (const { bodies, streams } of cast.loads) {
-          const texts = (await opened(quiet, bodies).ended(endMs)).map(({ text }) => text);
-          const other = streams.all.filter(({ end, text, index }) => end === 'complete' && text !== texts[index]);
-          if (other.length > 0) throw new Error(`${other.length} of ${texts.length} have another text`);
-          if (new Set(texts).size < texts.length) throw new Error('two requests have the same text: it says nothing');
-        }
-      } finally {
-        if (quiet !== here) await quiet.close();
+      const quiet = here.kind === 'own' ? await cast.quiet() : here;
+      for (const { bodies, streams } of cast.loads) {
+        const texts = (await opened(quiet, bodies).ended(endMs)).map(({ text }) => text);
+        const other = streams.all.filter(({ end, text, index }) => end === 'complete' && text !== texts[index]);
+        if (other.length > 0) throw new Error(`${other.length} of ${texts.length} have another text`);
+        if (new Set(texts).size < texts.length) throw new Error('two requests have the same text: it says nothing');
       }
     },
     async expectNoLeak() {
@@ -240,6 +238,18 @@ export function steps(cast: Cast): Story {
       const done = await poll(pollMs, async () => (test(await near('expectStatus').status()) ? true : undefined));
       if (done === undefined) throw new Error(`not seen: ${what}`);
     },
+  };
+}
+
+/** The node that baselines come from: started when the first is asked for, and kept for the next story. */
+export function quietNode() {
+  let stage: Promise<Stage> | undefined;
+  return {
+    stage: () => {
+      stage ??= ownStage(settingsOf({ prefill: 1, decode: 1, stepMs: 1 }));
+      return stage;
+    },
+    close: async () => (await stage?.catch(() => undefined))?.close(),
   };
 }
 

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { expect } from 'chai';
-import { readScenario, reportOf, runScenario, scenarioNames, type Verdict } from '../../scenarios/index.js';
+import { quietNode, readScenario, reportOf, runScenario, scenarioNames, type Verdict } from '../../scenarios/index.js';
 
 const cli = fileURLToPath(new URL('../../bin/dynact.js', import.meta.url));
 
@@ -81,7 +81,7 @@ describe('Scenarios on real processes', function () {
 
   const run = async (text: string, node?: string) =>
     runScenario(await readScenario(file(`plot-${text.length}.mjs`, text)), {
-      ...{ seed: 1, tapes: folder, progress: () => {}, node },
+      ...{ seed: 1, tapes: folder, progress: () => {}, node, quiet: quietNode().stage },
     });
   const message = (work: Promise<unknown>) => work.then(String, (error: Error) => error.message);
 
