@@ -14,7 +14,7 @@ export interface RecordFilter {
   readonly type?: string;
 }
 
-export const components = ['gateway', 'prefill', 'decode', 'node'] as const;
+const components = ['gateway', 'prefill', 'decode', 'node'] as const;
 /** Kinds of record that are no messages. */
 const otherTypes = [
   'step',
@@ -30,7 +30,7 @@ const otherTypes = [
   'Chunk',
   'unreadable',
 ];
-export const recordTypes: readonly string[] = [...Object.keys(bodies), ...otherTypes];
+const recordTypes: readonly string[] = [...Object.keys(bodies), ...otherTypes];
 
 /** What is wrong with a filter, and the nearest that would be right; undefined: nothing. */
 export function complaintAbout({ component, type }: RecordFilter): string | undefined {

@@ -15,7 +15,7 @@ const isSecret = (name: string, value: unknown) => secret.has(name) && (typeof v
 const shownItems = 32;
 
 /** A value as JSON has it: bytes and long lists by their size, and without secrets unless `full`. */
-export function shown(value: unknown, full: boolean, name = ''): unknown {
+function shown(value: unknown, full: boolean, name = ''): unknown {
   if (!full && isSecret(name, value)) return sizeOf(value);
   if (typeof value === 'bigint') return value.toString();
   if (value instanceof Uint8Array) return `${value.length} bytes`;

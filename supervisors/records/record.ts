@@ -64,7 +64,7 @@ export interface Read {
 }
 
 /** The first tokens of a subject, after `dyn.<namespace>.`. */
-export const tailOf = (subject: string): readonly string[] => subject.split('.').slice(2);
+const tailOf = (subject: string): readonly string[] => subject.split('.').slice(2);
 
 /** Never throws. */
 export function readRecord(record: TapeRecord): Read {
