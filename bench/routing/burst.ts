@@ -1,7 +1,6 @@
 /** One burst of requests through several gateways of a real node: routers that decide at the same moment must not choose the same workers. */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { startFaultNode } from '../faults/node.js';
-import { openStreams } from '../faults/streams.js';
+import { openStreams, startFaultNode } from '../../scenarios/index.js';
 import { type Figure, figure } from '../outcome.js';
 
 const gateways = 4;
