@@ -79,5 +79,5 @@ export type { RouterConfig } from './router/state.js';
 export type { RouterTuning } from './router/tuning.js';
 export { recorded, type Tape } from './tape/recording.js';
 export { type Rerun, rerun, shownOutput, toldAs } from './tape/replaying.js';
-export { decodeTurn, type Entry, encodeTurn, type Output, origins, type RawEntry, type Turn } from './tape/turn.js';
+export { decodeTurn, type Entry, encodeTurn, type Output, type RawEntry, type Turn } from './tape/turn.js';
 export type { WorkerConfig, WorkerFacts, WorkerMessage } from './worker/contract.js';

@@ -21,7 +21,7 @@
  */
 import { decodeValue, encodeValue } from './codec.js';
 
-export const turnVersion = 1;
+const turnVersion = 1;
 
 export const outputKinds = [
   'tell',
