@@ -32,8 +32,8 @@ export interface Run {
 
 const lastAnswersMs = 600_000;
 
-/** Sends requests when they are due, and waits for all answers. Throws if one fails. */
-export async function serve(options: FleetOptions, arrivals: readonly Arrival[]): Promise<Run> {
+/** Sends requests when they are due, at a `credit` of their own for cached blocks if there is one, and waits for all answers. Throws if one fails. */
+export async function serve(options: FleetOptions, arrivals: readonly Arrival[], credit?: number): Promise<Run> {
   const served: Served[] = [];
   const began = ({ decisions, placed, cachedTokens = 0 }: RouteRecord) =>
     void served.push({
@@ -47,7 +47,8 @@ export async function serve(options: FleetOptions, arrivals: readonly Arrival[])
   let next = 0;
   for (; next < arrivals.length; await tick(fleet, busyMs)) {
     const now = fleet.world.now() - start;
-    for (let due = arrivals[next]; due !== undefined && due.at <= now; due = arrivals[++next]) submit(fleet, due);
+    for (let due = arrivals[next]; due !== undefined && due.at <= now; due = arrivals[++next])
+      submit(fleet, due, credit);
   }
   const elapsedMs = fleet.world.now() - start;
   await fleet.run(lastAnswersMs, () => fleet.summaries.length === arrivals.length);
@@ -63,8 +64,9 @@ export async function serve(options: FleetOptions, arrivals: readonly Arrival[])
   };
 }
 
-function submit(fleet: Fleet, { prompt, answerTokens }: Arrival): void {
-  fleet.submit({ ...prepared(), prompt: prompt(), maxTokens: answerTokens });
+function submit(fleet: Fleet, { prompt, answerTokens }: Arrival, credit: number | undefined): void {
+  const wishes = credit === undefined ? {} : { wishes: { cost: { overlapScoreCredit: credit } } };
+  fleet.submit({ ...prepared(), prompt: prompt(), maxTokens: answerTokens, ...wishes });
 }
 
 async function tick(fleet: Fleet, busyMs: Map<string, number>): Promise<void> {
