@@ -2,7 +2,6 @@
 export { type FaultNode, type NodeSettings, poll, portsServedBy, signal, startFaultNode } from './driver/node.js';
 export { pauseAfter, reasons, settle } from './driver/outcome.js';
 export { openStreams, type Stream, type Streams } from './driver/streams.js';
-export { isScenarioError } from './story/errors.js';
 export { readScenario, scenarioNames } from './story/library.js';
 export { reportOf } from './story/report.js';
 export { runScenario, type Verdict } from './story/run.js';

@@ -18,6 +18,3 @@ export class ScenarioError extends Error {
     super(`${code}: ${table[code].replace(/\{(\d)\}/g, (_, index) => args[Number(index)] ?? '')}`, { cause });
   }
 }
-
-export const isScenarioError = (error: unknown, code?: ScenarioErrorCode): error is ScenarioError =>
-  error instanceof ScenarioError && (code === undefined || error.code === code);
