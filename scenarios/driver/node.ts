@@ -38,6 +38,8 @@ const living = new Set<ChildProcess>();
 process.once('exit', () => {
   for (const child of living) child.kill('SIGKILL');
 });
+// A process that is ended by a signal runs no exit handlers of its own.
+for (const name of ['SIGINT', 'SIGTERM'] as const) process.once(name, () => process.exit(130));
 
 /** Rejects if it ends before it is ready, or is not after two minutes. */
 async function ready(child: ChildProcess): Promise<void> {
