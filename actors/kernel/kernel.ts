@@ -41,10 +41,7 @@ function actor(of: Ref<never>): ActorCell {
   throw new ActorError('ACT_FOREIGN_REF', [String((of as Ref<never> | undefined)?.path)]);
 }
 
-export function createKernel({
-  world,
-  dispatcher = nactDispatcher(() => world.now()),
-}: KernelOptions): Kernel {
+export function createKernel({ world, dispatcher = nactDispatcher(() => world.now()) }: KernelOptions): Kernel {
   const living = new Map<string, ActorCell>();
   const listeners = new Set<(letter: DeadLetter) => void>();
   const counters = { delivered: 0, deadLetters: 0, crashes: 0 };
