@@ -87,7 +87,7 @@ describe('The tape', function () {
     }
   });
 
-  it('runs 100,000 messages of a router again in less than ten seconds, and finds no difference', () => {
+  it('runs 100,000 messages of a router again, and finds no difference', () => {
     const raw: RawEntry[] = [];
     const dispatcher = seededDispatcher();
     const kernel = createKernel({ world: virtualWorld({ seed: 5 }), dispatcher });
@@ -148,8 +148,6 @@ describe('The tape', function () {
     }
     const [life = []] = livesOf(turnsOf(bytesOf(raw))).values();
     expect(life.length).to.be.above(100_000);
-    const begun = performance.now();
     expect(runAgain(life)).to.equal(undefined);
-    expect(performance.now() - begun).to.be.below(10_000);
   });
 });
