@@ -16,15 +16,17 @@ interface Ran {
 
 function dynact(...args: string[]): Promise<Ran> {
   return new Promise((resolve) => {
-    execFile(process.execPath, [cli, ...args], { timeout: 90_000, maxBuffer: 2 ** 26 }, (error, stdout, stderr) =>
+    execFile(process.execPath, [cli, ...args], { timeout: 150_000, maxBuffer: 2 ** 26 }, (error, stdout, stderr) =>
       resolve({ code: error === null ? 0 : Number(error.code ?? 1), stdout, stderr }),
     );
   });
 }
 
 describe('Scenarios on real processes', function () {
-  this.timeout(100_000);
+  this.timeout(160_000);
   let folder: string;
+  // A module is read once: each plot has a file of its own.
+  let plots = 0;
 
   before(() => {
     folder = mkdtempSync(join(tmpdir(), 'dynact-scenarios-'));
@@ -80,7 +82,7 @@ describe('Scenarios on real processes', function () {
   });
 
   const run = async (text: string, node?: string) =>
-    runScenario(await readScenario(file(`plot-${text.length}.mjs`, text)), {
+    runScenario(await readScenario(file(`plot-${++plots}.mjs`, text)), {
       ...{ seed: 1, tapes: folder, progress: () => {}, node, quiet: quietNode().stage },
     });
   const message = (work: Promise<unknown>) => work.then(String, (error: Error) => error.message);
