@@ -70,16 +70,18 @@ export async function tail(options: TapeOptions): Promise<void> {
   const { pass, wanted } = await filterOf(options);
   const { config } = await configurationOf({ stateDir: options.stateDir });
   const source = await parts.openNode(config);
-  const stop = await source.follow(wanted, (record) => {
-    const read = parts.readRecord(record);
-    if (pass(read)) process.stdout.write(`${lineOf(parts, read, source.full, options.json === true)}\n`);
-  });
-  await new Promise<void>((resolve) => {
+  // Before the first record: whoever has seen one may interrupt at once.
+  const interrupted = new Promise<void>((resolve) => {
     process.once('SIGINT', resolve);
     process.once('SIGTERM', resolve);
     // Who reads has gone.
     process.stdout.once('error', () => resolve());
   });
+  const stop = await source.follow(wanted, (record) => {
+    const read = parts.readRecord(record);
+    if (pass(read)) process.stdout.write(`${lineOf(parts, read, source.full, options.json === true)}\n`);
+  });
+  await interrupted;
   stop();
   await source.close();
 }
