@@ -124,7 +124,7 @@ function draw({ actor, same, ms, outcome, why, difference }: Replayed): string {
 
 /** A schedule of the simulator is run again, whole: it is deterministic. */
 async function replaySchedule(file: string, { json }: ReplayCommand): Promise<void> {
-  const { readSchedule, simulate } = await import('../../scenarios/simulator/index.js');
+  const { readSchedule, simulate } = await import('../../scenarios/index.js');
   const { nodeParts, resolveConfig } = await import('../../supervisors/index.js');
   const schedule = readSchedule(await readFile(file, 'utf8'), file);
   if (typeof schedule === 'string') throw new UsageError(schedule);
