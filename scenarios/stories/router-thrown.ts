@@ -9,7 +9,7 @@ export default scenario({
     await story.until('decoding');
     await story.throwIn('gateway-0', 'router');
     await story.runLoad({ streams: 4 });
-    await story.expectAllEnd(/cut|ECONN/);
+    await story.expectAllEnd(/cut|ECONN|shutting_down/);
     await story.expectRestarts('gateway-0', 1);
     await story.expectServes();
     await story.expectNoLeak();
